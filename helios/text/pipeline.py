@@ -33,7 +33,9 @@ class OutputPipeline:
     the number of completion tokens. stopped_by: the stop string that ended the answer, or None.
     """
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, *, thinking: Thinking, tools: bool) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, params: SamplingParams, *, thinking: Thinking, tools: bool
+    ) -> None:
         self.ids_consumed = 0
         self.stopped_by: str | None = None
         self._show_stop_id = not params.skip_special_tokens

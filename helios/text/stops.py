@@ -53,9 +53,10 @@ class StopStrings:
             return text, None
         text, taken = self._held + text, len(self._held)
         for end in range(taken + 1, len(text) + 1):
-            for hit in [m for m in self._matchers if m.step(text[end - 1])]:
-                self._hit, self._held = hit.stop, ""
-                return text[: end - len(hit.stop)], hit.stop
+            for matcher in self._matchers:
+                if matcher.step(text[end - 1]):
+                    self._hit, self._held = matcher.stop, ""
+                    return text[: end - len(matcher.stop)], matcher.stop
         shown = len(text) - max(m.matched for m in self._matchers)
         self._held = text[shown:]
         return text[:shown], None

@@ -31,9 +31,17 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def token_text(value: Any) -> str | None:
-    """A special token of tokenizer_config.json: a string, or an object with its `content`, or null."""
-    return value.get("content") if isinstance(value, dict) else value
+def named_tokens(config: dict[str, Any]) -> dict[str, str]:
+    """The tokens that tokenizer_config.json gives a part: {"eos_token": "<|im_end|>", ...}.
+
+    The file writes each as a string, as an object with its `content`, or as null, which is left out.
+    """
+    texts = {
+        key: value.get("content") if isinstance(value, dict) else value
+        for key, value in config.items()
+        if key.endswith("_token")
+    }
+    return {key: text for key, text in texts.items() if isinstance(text, str)}
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -56,8 +64,7 @@ class Tokenizer:
 
     vocab_size: one more than the largest id that has a token; ids from here on are padding rows of the model's
     vocabulary. special_ids: ids that `skip_special_tokens` hides; Qwen's `<think>` and `<tool_call>` are not among
-    them. model_max_length: tokens, None if the files state no limit. special_tokens: {"eos_token": "<|im_end|>", ...}
-    as a chat template may want them.
+    them. eos_token_id, model_max_length (tokens): None where the files state none.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,7 +81,9 @@ class Tokenizer:
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises plain Exception
-            raise ValueError(f"{path} is not a tokenizer that the tokenizers library can read: {error}") from error
+            raise ValueError(
+                f"{path} is not a tokenizer that the tokenizers library can read: {error}"
+            ) from error
         if not isinstance(self._tokenizer.decoder, decoders.ByteLevel):
             raise ValueError(
                 f"{path} has the decoder {type(self._tokenizer.decoder).__name__}; Helios reads byte-level BPE tokenizers (decoder ByteLevel), as Qwen's are."
@@ -89,12 +98,7 @@ class Tokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self.vocab_size: int = max(self._tokenizer.get_vocab().values()) + 1
-        self.special_tokens: dict[str, str] = {
-            key: text
-            for key, value in config.items()
-            if key.endswith("_token") and isinstance(text := token_text(value), str)
-        }
-        eos = self.special_tokens.get("eos_token")
+        eos = named_tokens(config).get("eos_token")
         self.eos_token_id: int | None = self._tokenizer.token_to_id(eos) if eos is not None else None
         limit = config.get("model_max_length")
         self.model_max_length: int | None = int(limit) if limit is not None and limit < NO_LIMIT else None
