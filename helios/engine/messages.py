@@ -97,10 +97,17 @@ class StatsReply(msgspec.Struct, tag="stats_reply", frozen=True):
     stats: dict[str, Any]
 
 
+class PrefixCacheCleared(msgspec.Struct, tag="cleared", frozen=True):
+    """Answers ClearPrefixCache. pages: how many were given back."""
+
+    token: int
+    pages: int
+
+
 class Fatal(msgspec.Struct, tag="fatal", frozen=True):
     """The engine cannot go on; its process exits after this."""
 
     message: str
 
 
-FromEngine = Outputs | Progress | Ready | StatsReply | Fatal
+FromEngine = Outputs | Progress | Ready | StatsReply | PrefixCacheCleared | Fatal

@@ -1,0 +1,274 @@
+"""EngineClient against a real engine process that runs a scripted core."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+
+import pytest
+from scripted_core import BREAKS_STEP, CHOKES_ADD, KILLS_PROCESS, REFUSED
+
+from helios.config import EngineConfig
+from helios.engine.client import EngineClient, EngineDeadError
+from helios.engine.messages import AddRequest, Progress, RequestOutput
+from helios.sampling import SamplingParams
+
+FOREVER = 10**6
+
+
+@asynccontextmanager
+async def running(
+    model: str = "scripted", on_progress: Callable[[Progress], None] | None = None
+) -> AsyncIterator[EngineClient]:
+    client = EngineClient(
+        EngineConfig(model=model), core="scripted_core:ScriptedCore", on_progress=on_progress
+    )
+    await client.start()
+    try:
+        await client.wait_ready()
+        yield client
+    finally:
+        await client.shutdown()
+
+
+def run(test: Coroutine[None, None, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 30))
+
+
+def ask(name: str, max_tokens: int = 5, first: int = 1) -> AddRequest:
+    return AddRequest(name, [first], SamplingParams(max_tokens=max_tokens))
+
+
+async def collect(client: EngineClient, request: AddRequest) -> list[RequestOutput]:
+    return [output async for output in client.generate(request)]
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not true within {seconds} s"
+        await asyncio.sleep(0.01)
+
+
+def test_requests_are_answered_side_by_side_and_in_order():
+    async def test() -> None:
+        async with running() as client:
+            answers = await asyncio.gather(*(collect(client, ask(f"r{n}", n)) for n in range(1, 40)))
+            for n, outputs in enumerate(answers, start=1):
+                assert [i for output in outputs for i in output.ids] == list(range(1, n + 1))
+                assert [output.finish_reason for output in outputs][-1] == "length"
+            assert (await client.stats())["aborts"] == []
+
+    run(test())
+
+
+def test_start_up_reports_phases_then_ready():
+    async def test() -> None:
+        seen: list[Progress] = []
+        client = EngineClient(
+            EngineConfig(model="x"), core="scripted_core:ScriptedCore", on_progress=seen.append
+        )
+        assert client.state == "starting"
+        await client.start()
+        assert client.state == "starting"
+        outputs = await collect(client, ask("early"))
+        assert outputs[-1].error_code == "engine"
+        assert "still starting" in outputs[-1].error
+        assert (await client.wait_ready())["model"] == "x"
+        assert client.state == "ready"
+        assert client.progress["phase"] == "capture"
+        assert client.progress["seconds"]["capture"] == 0.5
+        assert [(step.done, step.total) for step in seen if step.phase == "capture"][:3] == [
+            (1, 3),
+            (2, 3),
+            (3, 3),
+        ]
+        await client.shutdown()
+        assert client.state == "dead"
+
+    run(test())
+
+
+def test_closing_the_iterator_early_aborts_exactly_once():
+    async def test() -> None:
+        async with running() as client:
+            outputs = client.generate(ask("left", FOREVER))
+            await anext(outputs)
+            await outputs.aclose()
+            await client.abort("left")
+            stats = await client.stats()
+            assert stats["aborts"] == ["left"]
+            assert stats["open"] == 0
+
+    run(test())
+
+
+def test_a_cancelled_reader_aborts_its_request():
+    async def test() -> None:
+        async with running() as client:
+            reader = asyncio.create_task(collect(client, ask("cancelled", FOREVER)))
+            await asyncio.sleep(0.1)
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+            assert (await client.stats())["aborts"] == ["cancelled"]
+
+    run(test())
+
+
+def test_abort_by_id_ends_the_iterator():
+    async def test() -> None:
+        async with running() as client:
+            reader = asyncio.create_task(collect(client, ask("stopped", FOREVER)))
+            await asyncio.sleep(0.05)
+            await client.abort("stopped")
+            assert (await reader)[-1].finish_reason == "abort"
+            await client.abort("stopped")
+            await client.abort("never heard of")
+            assert (await client.stats())["aborts"] == ["stopped"]
+
+    run(test())
+
+
+def test_a_slow_reader_gets_one_merged_output():
+    async def test() -> None:
+        async with running() as client:
+            outputs = client.generate(ask("slow", 100))
+            first = await anext(outputs)
+            await asyncio.sleep(1.0)
+            rest = [output async for output in outputs]
+            assert len(rest) == 1
+            assert first.ids + rest[0].ids == list(range(1, 101))
+            assert rest[0].finish_reason == "length"
+
+    run(test())
+
+
+def test_two_open_requests_cannot_share_an_id():
+    async def test() -> None:
+        async with running() as client:
+            outputs = client.generate(ask("same", FOREVER))
+            await anext(outputs)
+            with pytest.raises(ValueError, match="'same' is open already"):
+                await collect(client, ask("same"))
+            await outputs.aclose()
+
+    run(test())
+
+
+def test_a_refused_request_and_one_that_the_core_chokes_on_end_alone():
+    async def test() -> None:
+        async with running() as client:
+            refused, choked, fine = await asyncio.gather(
+                collect(client, ask("a", first=REFUSED)),
+                collect(client, ask("b", first=CHOKES_ADD)),
+                collect(client, ask("c", 20)),
+            )
+            assert (refused[0].finish_reason, refused[0].error_code) == ("error", "queue_full")
+            assert choked[0].error_code == "engine"
+            assert "cannot take this one" in choked[0].error
+            assert fine[-1].finish_reason == "length"
+            assert client.state == "ready"
+            assert (await client.stats())["aborts"] == []
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("first", "reason"), [(BREAKS_STEP, "illegal memory access"), (KILLS_PROCESS, "exited with code 7")]
+)
+def test_a_fault_of_the_engine_ends_every_open_request_with_its_reason(first: int, reason: str):
+    async def test() -> None:
+        async with running() as client:
+            reader = asyncio.create_task(collect(client, ask("bystander", FOREVER)))
+            await asyncio.sleep(0.05)
+            culprit = await collect(client, ask("culprit", FOREVER, first=first))
+            for last in (culprit[-1], (await reader)[-1]):
+                assert (last.finish_reason, last.error_code) == ("error", "engine")
+                assert reason in last.error
+            assert client.state == "dead"
+            assert reason in client.dead_reason
+            with pytest.raises(EngineDeadError, match=reason):
+                await client.stats()
+            assert (await collect(client, ask("late")))[-1].error_code == "engine"
+
+    run(test())
+
+
+def test_a_killed_engine_is_noticed_within_a_second():
+    async def test() -> None:
+        async with running() as client:
+            reader = asyncio.create_task(collect(client, ask("open", FOREVER)))
+            await asyncio.sleep(0.05)
+            question = asyncio.create_task(client.stats(timeout=20))
+            os.kill(client.pid, signal.SIGKILL)
+            await until(lambda: client.state == "dead", seconds=1.0)
+            assert client.dead_reason == "the engine process was killed by SIGKILL"
+            assert (await reader)[-1].error_code == "engine"
+            await asyncio.gather(question, return_exceptions=True)
+
+    run(test())
+
+
+def test_a_stopped_engine_does_not_answer_and_a_continued_one_does():
+    async def test() -> None:
+        async with running() as client:
+            os.kill(client.pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(TimeoutError, match=r"did not answer within 0.3 s"):
+                    await client.stats(timeout=0.3)
+            finally:
+                os.kill(client.pid, signal.SIGCONT)
+            assert (await client.stats())["open"] == 0
+
+    run(test())
+
+
+@pytest.mark.parametrize(("model", "reason"), [("broken", "no config.json"), ("buggy", "KeyError: 'layer'")])
+def test_an_engine_that_cannot_start_says_why(model: str, reason: str):
+    async def test() -> None:
+        with pytest.raises(EngineDeadError, match=reason):
+            async with running(model):
+                pass
+
+    run(test())
+
+
+def test_shutdown_during_start_up_does_not_wait_for_it():
+    async def test() -> None:
+        client = EngineClient(EngineConfig(model="slow"), core="scripted_core:ScriptedCore")
+        await client.start()
+        await until(lambda: client.progress["phase"] == "capture")
+        began = time.monotonic()
+        await client.shutdown()
+        assert time.monotonic() - began < 2
+        with pytest.raises(EngineDeadError, match="shut down"):
+            await client.wait_ready()
+
+    run(test())
+
+
+def test_drain_lets_open_requests_end_and_takes_no_new_ones():
+    async def test() -> None:
+        async with running() as client:
+            reader = asyncio.create_task(collect(client, ask("open", 100)))
+            await asyncio.sleep(0.05)
+            draining = asyncio.create_task(client.drain(10))
+            await asyncio.sleep(0)
+            assert client.state == "draining"
+            assert "shutting down" in (await collect(client, ask("late")))[-1].error
+            await draining
+            assert (await reader)[-1].finish_reason == "length"
+
+    run(test())
+
+
+def test_clear_prefix_cache_returns_the_pages():
+    async def test() -> None:
+        async with running() as client:
+            assert await client.clear_prefix_cache() == 5
+
+    run(test())
