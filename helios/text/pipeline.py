@@ -74,9 +74,7 @@ class OutputPipeline:
             self._piece(piece, deltas)
         if self.stopped_by is None:
             self._show(self._stops.finish(), deltas)
-        if self._newlines and not self._after_call:
-            deltas.append(ContentDelta("\n" * self._newlines))
-        self._newlines = 0
+        self._end_newlines(deltas)
         return _joined(deltas)
 
     def finish_reason(self, reason: str) -> str:
@@ -112,9 +110,7 @@ class OutputPipeline:
         shown, self.stopped_by = self._stops.push(piece)
         self._show(shown, deltas)
         if self.stopped_by is not None:
-            if self._newlines and not self._after_call:
-                deltas.append(ContentDelta("\n" * self._newlines))
-            self._newlines = 0
+            self._end_newlines(deltas)
             deltas.append(StopHit(self.stopped_by, self.ids_consumed))
 
     def _show(self, text: str, deltas: list[Delta]) -> None:
@@ -129,6 +125,12 @@ class OutputPipeline:
             deltas.append(ContentDelta("\n" * self._newlines + body))
             self._newlines, self._after_call = 0, False
         self._newlines += len(text) - len(body)
+
+    def _end_newlines(self, deltas: list[Delta]) -> None:
+        """No call can follow any more: waiting newlines are text, unless a call stands right before them."""
+        if self._newlines and not self._after_call:
+            deltas.append(ContentDelta("\n" * self._newlines))
+        self._newlines = 0
 
 
 def _joined(deltas: Iterable[Delta]) -> list[Delta]:
