@@ -105,7 +105,7 @@ class ChatTemplate:
         """
         if not self._templates:
             raise ValueError(
-                f"This model has no chat template (neither {TEMPLATE_FILE} nor chat_template in {CONFIG_FILE}); use text completion instead."
+                f"This model has no chat template (neither {TEMPLATE_FILE} nor chat_template in {CONFIG_FILE}); use text completion instead"
             )
         for name in OWN_VARIABLES:
             if name in (variables or {}):

@@ -127,7 +127,7 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError as error:
             raise ValueError(
-                f"The text is not valid Unicode: a lone surrogate stands at character {error.start}."
+                f"The text is not valid Unicode: a lone surrogate stands at character {error.start}"
             ) from error
         if allow_special:
             return self._tokenizer.encode(text, add_special_tokens=False).ids
