@@ -156,13 +156,8 @@ class _Fields:
             raise self.error(name, "a positive number")
         return float(value)
 
-    def optional_number(self, name: str) -> float | None:
-        value = self.get(name)
-        if value is None:
-            return None
-        if not _is_number(value) or value < 0:
-            raise self.error(name, "a number that is not negative")
-        return float(value)
+    def optional_positive(self, name: str) -> float | None:
+        return None if self.get(name) is None else self.positive(name)
 
     def flag(self, name: str, default: bool) -> bool:
         value = default if self.get(name) is None else self.get(name)
@@ -292,6 +287,8 @@ def _rope(fields: _Fields, max_position_embeddings: int) -> RopeConfig:
     rope = _Fields(merged, "the rope settings of config.json")
     kind = _rope_kind(rope)
     theta = rope.positive("rope_theta")
+    if theta <= 1:
+        raise rope.error("rope_theta", "above 1")
     if rope.get("partial_rotary_factor") not in (None, 1, 1.0):
         raise rope.error("partial_rotary_factor", "1")
     known = {"type", "rope_type", "rope_theta", "partial_rotary_factor"} | (
@@ -313,11 +310,11 @@ def _rope(fields: _Fields, max_position_embeddings: int) -> RopeConfig:
         original_max_position=max_position_embeddings
         if original is None
         else rope.count("original_max_position_embeddings"),
-        attention_factor=rope.optional_number("attention_factor"),
+        attention_factor=rope.optional_positive("attention_factor"),
         beta_fast=rope.positive("beta_fast", 32.0),
         beta_slow=rope.positive("beta_slow", 1.0),
-        mscale=rope.optional_number("mscale"),
-        mscale_all_dim=rope.optional_number("mscale_all_dim"),
+        mscale=rope.optional_positive("mscale"),
+        mscale_all_dim=rope.optional_positive("mscale_all_dim"),
         truncate=rope.flag("truncate", True),
     )
 
