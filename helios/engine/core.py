@@ -1,0 +1,223 @@
+"""EngineCore: requests in, ids out. One step() launches the next tick and reads the one before it.
+
+Everything a server or an offline caller needs of the engine is here, in plain data; it has no threads and no sockets.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from capture.audit import Audit
+from helios.cache.pages import PageAllocator
+from helios.cache.prefix import PrefixCache
+from helios.config import EngineConfig
+from helios.engine.messages import AddRequest, Progress, RequestOutput, RequestTimings
+from helios.engine.runner import Launched
+from helios.engine.startup import start
+from helios.schedule.request import Request, State
+from helios.schedule.scheduler import NeverFits, QueueFull, Scheduler
+
+
+class EngineCore:
+    """Built warm: the constructor returns once every bucket is compiled, captured and sealed.
+
+    progress: told of every phase. overlap: plan and launch a tick before the last one is read; None means on a GPU,
+    where the device runs on its own. Raises ValueError with a sentence for anything that cannot be started.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        progress: Callable[[Progress], None] | None = None,
+        *,
+        overlap: bool | None = None,
+    ) -> None:
+        self.config = config
+        self.audit = Audit()
+        self._started = started = start(config, self.audit, progress or (lambda _: None))
+        self._runner = started.runner
+        self._overlap = started.runner.device.type == "cuda" if overlap is None else overlap
+        self._eos = frozenset(started.model.eos_token_ids)
+        self._allocator = PageAllocator(started.memory.num_pages)
+        self._prefix_cache = (
+            PrefixCache(self._allocator, started.sizes.page_size, ttl=config.prefix_cache_ttl)
+            if config.enable_prefix_caching
+            else None
+        )
+        self.scheduler = Scheduler(
+            max_num_seqs=started.sizes.max_num_seqs,
+            max_num_batched_tokens=started.sizes.max_num_batched_tokens,
+            max_queue_size=config.max_queue_size,
+            max_model_len=started.sizes.max_model_len,
+            page_size=started.sizes.page_size,
+            allocator=self._allocator,
+            prefix_cache=self._prefix_cache,
+        )
+        self._in_flight: Launched | None = None
+        self._ended: list[RequestOutput] = []  # aborts, told with the next step's outputs
+        self._compute_clock = 0.0  # seconds of device time over all ticks
+        self._first_token_clock: dict[str, float] = {}
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def has_work(self) -> bool:
+        return self._in_flight is not None or bool(self._ended) or self.scheduler.has_work
+
+    def add(self, request: AddRequest) -> RequestOutput | None:
+        """Takes a request, or refuses it at once: the returned output then carries the sentence and an error_code."""
+        sizes, params = self._started.sizes, request.params
+        room = sizes.max_model_len - len(request.prompt)
+        if room < 1:
+            return self._refuse(
+                request,
+                "too_long",
+                f"the prompt has {len(request.prompt)} tokens, and the context of this model holds "
+                f"{sizes.max_model_len} with at least one new token; shorten the prompt",
+            )
+        vocab = self._started.vocab
+        for what, ids in (("prompt", request.prompt), ("stop_token_ids", params.stop_token_ids)):
+            if ids and not (0 <= min(ids) and max(ids) < vocab):
+                bad = min(ids) if min(ids) < 0 else max(ids)
+                return self._refuse(
+                    request,
+                    "bad_request",
+                    f"{what} holds id {bad}, and this model's ids are 0 to {vocab - 1}",
+                )
+        stop_ids = frozenset(params.stop_token_ids)
+        try:
+            self.scheduler.add(
+                Request(
+                    id=request.id,
+                    prompt=request.prompt,
+                    params=params,
+                    max_new=room if params.max_tokens is None else min(params.max_tokens, room),
+                    stop_ids=stop_ids if params.ignore_eos else stop_ids | self._eos,
+                    salt=request.salt,
+                )
+            )
+        except QueueFull as error:
+            return self._refuse(request, "queue_full", str(error))
+        except NeverFits as error:
+            return self._refuse(request, "too_long", str(error))
+        except ValueError as error:
+            return self._refuse(request, "bad_request", str(error))
+        self._counts["accepted"] += 1
+        return None
+
+    def abort(self, request_id: str) -> None:
+        """Ends the request in whatever state it is; an unknown or ended one is left alone."""
+        if self.scheduler.abort(request_id):
+            self._first_token_clock.pop(request_id, None)
+            self._counts["abort"] += 1
+            self._ended.append(RequestOutput(request_id, [], finish_reason="abort"))
+
+    def step(self) -> list[RequestOutput]:
+        """Launches the next tick, reads the one before it (or itself, without overlap) and returns what is new."""
+        tick = self.scheduler.plan()
+        launched = None if tick is None else self._runner.launch(tick, self.audit)
+        outputs, self._ended = self._ended, []
+        if self._in_flight is not None:
+            outputs += self._read(self._in_flight)
+            self._in_flight = None
+        if launched is not None and not self._overlap:
+            return outputs + self._read(launched)
+        self._in_flight = launched
+        return outputs
+
+    def stats(self) -> dict[str, Any]:
+        """Counters and the scheduler's snapshot, plain data."""
+        ladder = self._runner.ladder
+        return {
+            **self.scheduler.snapshot(),
+            "requests": dict(self._counts),
+            "ticks": self._counts["ticks"],
+            "generated_tokens": self._counts["generated_tokens"],
+            "prompt_tokens": self._counts["prompt_tokens"],
+            "graph_replays": self._runner.replays,
+            "padding_waste": round(ladder.waste(), 4),
+            "capture": self.audit.verdict(),
+            "prefix_cache": None if self._prefix_cache is None else self._prefix_cache.stats(),
+        }
+
+    def info(self) -> dict[str, Any]:
+        """What does not change: the model, its limits, the buckets, the memory table, the seconds of start-up."""
+        started = self._started
+        return {
+            "model": started.files.name,
+            "path": str(started.files.path),
+            "revision": started.files.revision,
+            "architecture": started.model.architecture,
+            "dtype": str(started.dtype).removeprefix("torch."),
+            "device": str(self._runner.device),
+            "vocab_size": started.vocab,
+            "eos_token_ids": sorted(self._eos),
+            "max_model_len": started.sizes.max_model_len,
+            "max_num_seqs": started.sizes.max_num_seqs,
+            "max_num_batched_tokens": started.sizes.max_num_batched_tokens,
+            "page_size": started.sizes.page_size,
+            "buckets": [str(bucket) for bucket in self._runner.ladder.buckets],
+            "graphs": 0 if self._runner.graphs is None else len(self._runner.graphs),
+            "memory": {name: getattr(started.memory, name) for name in started.memory.__dataclass_fields__},
+            "phases": started.phases,
+        }
+
+    def clear_prefix_cache(self) -> int:
+        """Forgets every unused cached page; returns how many pages that freed."""
+        return 0 if self._prefix_cache is None else self._prefix_cache.clear()
+
+    def close(self) -> None:
+        """Frees graphs and stops listening. The core must not be used afterwards."""
+        if self._runner.graphs is not None:
+            self._runner.graphs.clear()
+        self.audit.close()
+
+    def _read(self, launched: Launched) -> list[RequestOutput]:
+        ids, ok, seconds = self._runner.read(launched)
+        self._compute_clock += seconds
+        self._counts["ticks"] += 1
+        progressed = self.scheduler.commit(launched.tick, ids, ok)
+        return [self._output(request) for request in progressed]
+
+    def _output(self, request: Request) -> RequestOutput:
+        """One new id, or the end of a request that made none."""
+        if len(request.output) == 1:
+            self._first_token_clock[request.id] = self._compute_clock
+        failed = request.finish_reason == "error"
+        ids = [] if failed else request.output[-1:]
+        self._counts["generated_tokens"] += len(ids)
+        if request.state is not State.FINISHED:
+            return RequestOutput(request.id, ids)
+        self._counts[request.finish_reason] += 1
+        self._counts["prompt_tokens"] += len(request.prompt)
+        return RequestOutput(
+            request.id,
+            ids,
+            finish_reason=request.finish_reason,
+            stop_id=request.stop_id,
+            error=request.error,
+            error_code="engine" if failed else None,
+            cached_tokens=request.cached,
+            timings=self._timings(request),
+        )
+
+    def _timings(self, request: Request) -> RequestTimings:
+        times = request.timings
+        now = time.monotonic()
+        first = times.first_token or now
+        decode_began = self._first_token_clock.pop(request.id, self._compute_clock)
+        return RequestTimings(
+            queue=times.admitted - times.arrived,
+            prefix_lookup=times.prefix_lookup,
+            prefill=first - times.admitted,
+            decode_wall=now - first,
+            decode_compute=self._compute_clock - decode_began,
+            cache_store=times.cache_store,
+            time_to_first_token=first - times.arrived,
+        )
+
+    def _refuse(self, request: AddRequest, code: str, sentence: str) -> RequestOutput:
+        self._counts["refused"] += 1
+        return RequestOutput(request.id, [], finish_reason="error", error=sentence, error_code=code)
