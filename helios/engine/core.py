@@ -79,7 +79,7 @@ class EngineCore:
             )
         vocab = self._started.vocab
         for what, ids in (("prompt", request.prompt), ("stop_token_ids", params.stop_token_ids)):
-            if ids and not (0 <= min(ids) and max(ids) < vocab):
+            if ids and (min(ids) < 0 or max(ids) >= vocab):
                 bad = min(ids) if min(ids) < 0 else max(ids)
                 return self._refuse(
                     request,
