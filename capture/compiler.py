@@ -30,7 +30,10 @@ class LateCompilationError(RuntimeError):
 
     def __init__(self, function: str, reasons: tuple[str, ...]) -> None:
         self.reasons = reasons
-        why = "; ".join(reasons) or "it was never compiled before the seal"
+        why = (
+            "; ".join(re.sub(r"\s+", " ", reason) for reason in reasons)
+            or "it was never compiled before the seal"
+        )
         super().__init__(
             f"The sealed step {function} would have to be compiled again: {why}. "
             "Run these inputs once before sealing, or make them equal to the ones that were compiled."
@@ -151,9 +154,10 @@ class CompiledStep:
 
 
 def refusal_reasons(message: str) -> tuple[str, ...]:
-    """The failed guards in Dynamo's fail_on_recompile message, one string each, blanks collapsed."""
-    found = re.findall(r"^\s*- (\d+/\d+: .*)$", message, flags=re.MULTILINE)
-    return tuple(re.sub(r"\s+", " ", reason).strip() for reason in found)
+    """The failed guards in Dynamo's fail_on_recompile message, one string each, with their source line."""
+    return tuple(
+        reason.strip() for reason in re.findall(r"^\s*- (\d+/\d+: .*)$", message, flags=re.MULTILINE)
+    )
 
 
 def allow_recompiles(shapes: int) -> None:

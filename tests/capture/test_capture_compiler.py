@@ -163,4 +163,4 @@ def test_the_reasons_of_a_refusal_are_read_from_its_message():
     message = (
         "Detected recompile ...\n    triggered by:\n    - 0/1: n == 2    # x*n  # f.py:3 in f\n    - 0/0: y"
     )
-    assert refusal_reasons(message) == ("0/1: n == 2 # x*n # f.py:3 in f", "0/0: y")
+    assert refusal_reasons(message) == ("0/1: n == 2    # x*n  # f.py:3 in f", "0/0: y")
