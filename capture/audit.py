@@ -55,7 +55,8 @@ class Audit:
     """Hears of every compilation in this process from its creation to `close`.
 
     on_late: called with each late event, on the thread that caused it. max_events: how many events of each kind
-    are kept whole; all of them are counted.
+    are kept whole; all of them are counted. Set `tag` to (bucket, tick number) before a step runs: the events it
+    causes carry both.
     """
 
     def __init__(self, *, on_late: Callable[[Event], None] | None = None, max_events: int = 1000) -> None:
@@ -69,8 +70,7 @@ class Audit:
         self._counts: Counter[tuple[EventKind, bool]] = Counter()
         self._open_phases: list[str] = []
         self._watched: dict[str, tuple[torch.Tensor, tuple[Any, ...]]] = {}
-        self._bucket: object = ""
-        self._tick: int | None = None
+        self.tag: tuple[object, int | None] = ("", None)
         self._trace = TraceListener(self.record, self._buffer_sizes)
         self._kernels = KernelListener(self.record)
 
@@ -114,11 +114,6 @@ class Audit:
         finally:
             self._open_phases.pop()
             self.phases.append(PhaseTime(name, start, self.elapsed - start, depth))
-
-    def tag(self, bucket: object, tick: int | None = None) -> None:
-        """Says what runs next, for the events it may cause: a bucket (anything that prints) and a tick number."""
-        self._bucket = bucket
-        self._tick = tick
 
     def watch(self, buffers: Mapping[str, torch.Tensor]) -> None:
         """Watches static buffers: copies of them in generated code, and later changes of address, shape or dtype.
@@ -182,12 +177,13 @@ class Audit:
 
     def record(self, event: Event) -> None:
         """Takes one event: fills in its context, counts it, and reports it if it is late."""
+        bucket, tick = self.tag
         event = event.within(
             at=self.elapsed,
             phase=self._open_phases[-1] if self._open_phases else "",
             late=self.sealed,
-            bucket=str(self._bucket),
-            tick=self._tick,
+            bucket=str(bucket),
+            tick=tick,
         )
         with self._lock:
             self._counts[event.kind, event.late] += 1

@@ -109,11 +109,11 @@ def test_a_python_int_is_a_late_recompile_that_names_bucket_tick_guard_and_line(
     late: list[Event] = []
     audit.on_late = late.append
     step = CompiledStep(takes_a_length, backend="eager")
-    audit.tag(Bucket("decode", 4, 4), 1)
+    audit.tag = (Bucket("decode", 4, 4), 1)
     step(torch.ones(4), 7)
     audit.seal()
     step.seal(strict=False)
-    audit.tag(Bucket("decode", 4, 4), 17)
+    audit.tag = (Bucket("decode", 4, 4), 17)
     with caplog.at_level(logging.WARNING, logger="capture"):
         step(torch.ones(4), 8)
     (recompile,) = audit.events(late=True)
@@ -158,7 +158,7 @@ def test_a_strict_refusal_is_recorded_with_its_guard(audit):
     step(torch.ones(4), 7)
     audit.seal()
     step.seal(strict=True)
-    audit.tag("decode 4", 3)
+    audit.tag = ("decode 4", 3)
     with pytest.raises(LateCompilationError):
         step(torch.ones(4), 8)
     (refused,) = audit.events(late=True)

@@ -37,7 +37,7 @@ def test_a_kernel_built_after_the_seal_is_late(build):
     with Audit() as audit:
         build(16)
         audit.seal()
-        audit.tag("packed 64x8", 5)
+        audit.tag = ("packed 64x8", 5)
         build(32)
         build(32)  # found on disk: cheaper, but still too late
         before, built, loaded = audit.events("triton")
