@@ -58,6 +58,11 @@ class Lease:
     entries: list[Entry] = field(default_factory=list)
     open: bool = True
 
+    def private(self, pages: Sequence[int]) -> list[int]:
+        """Those of the request's `pages` that are not in the cache: its own, to be given back to the allocator."""
+        held = self.entries
+        return [page for i, page in enumerate(pages) if i >= len(held) or held[i].page != page]
+
 
 class PrefixCache:
     """A tree of full pages with reference counts, least-recently-used eviction and a sliding time to live.
@@ -160,9 +165,8 @@ class PrefixCache:
     def release(self, lease: Lease, pages: Sequence[int]) -> None:
         """End a request's use of `pages`: cached ones become idle, all others go back to the allocator."""
         now = self._clock()
-        held = lease.entries
-        done = [page for i, page in enumerate(pages) if i >= len(held) or held[i].page != page]
-        for entry in reversed(held):
+        done = lease.private(pages)
+        for entry in reversed(lease.entries):
             entry.users -= 1
             if entry.users:
                 continue

@@ -261,9 +261,10 @@ class Scheduler:
     def check(self) -> None:
         """Raise RuntimeError unless every page and seat is accounted for exactly once. For tests; O(pages)."""
         running = [request for request in self._open.values() if request.state is State.RUNNING]
-        cached = {entry.page for request in running for entry in self._leases[request.id].entries}
-        private = [page for request in running for page in request.pages if page not in cached]
-        self._allocator.check([*cached, *private], self._cache.idle_pages() if self._cache else ())
+        leases = [(self._leases[request.id], request.pages) for request in running]
+        shared = {entry.page for lease, _ in leases for entry in lease.entries}
+        private = [page for lease, pages in leases for page in lease.private(pages)]
+        self._allocator.check([*shared, *private], self._cache.idle_pages() if self._cache else ())
         if self._cache:
             self._cache.check()
         seats = sorted([request.seat for request in running] + self._free_seats)
@@ -364,17 +365,19 @@ class Scheduler:
         self._head_stuck = False
 
     def _vacate(self, request: Request, reason: str) -> None:
-        if reason != "error" and request.output:
+        lease = self._leases[request.id]
+        if reason == "error":
+            if self._cache is not None:
+                self._cache.withdraw(lease)
+        elif request.output:
             # The last id was sampled but not yet computed: its KV is not there, or only a zombie's.
             known = request.prompt + request.output[:-1]
             self._store(request, known, len(known))
-        lease = self._leases.pop(request.id)
         if self._cache is None:
             self._allocator.release(request.pages)
         else:
-            if reason == "error":
-                self._cache.withdraw(lease)
             self._cache.release(lease, request.pages)
+        del self._leases[request.id]
         request.pages = []
         heapq.heappush(self._free_seats, request.seat)
         request.seat = -1
