@@ -30,13 +30,15 @@ class OutputPipeline:
     thinking: whether the answer can begin with thinking; OFF leaves the text whole. tools: whether the request offered
     tools; without them `<tool_call>` is text like any other.
     ids_consumed: ids read so far, the stopping id included; it stands still once a stop string is complete, so it is
-    the number of completion tokens. stopped_by: the stop string that ended the answer, or None.
+    the number of completion tokens. reasoning_ids: how many of them were thinking, tags included.
+    stopped_by: the stop string that ended the answer, or None.
     """
 
     def __init__(
         self, tokenizer: Tokenizer, params: SamplingParams, *, thinking: Thinking, tools: bool
     ) -> None:
         self.ids_consumed = 0
+        self.reasoning_ids = 0
         self.stopped_by: str | None = None
         self._show_stop_id = not params.skip_special_tokens
         self._detokenizer = IncrementalDetokenizer(tokenizer, params.skip_special_tokens)
@@ -58,8 +60,11 @@ class OutputPipeline:
                 break
             self.ids_consumed += 1
             ends = stop_id is not None and position == len(ids) - 1
+            was_thinking = self._reasoning.thinking
             if not ends or self._show_stop_id:
                 self._text(self._detokenizer.push((token,)), deltas)
+            if was_thinking or self._reasoning.thinking:
+                self.reasoning_ids = self.ids_consumed
         return _joined(deltas)
 
     def finish(self, reason: str) -> list[Delta]:

@@ -53,6 +53,11 @@ class ReasoningParser:
         self._newlines = 0
         self._close = TagSearch(CLOSE_TAG)
 
+    @property
+    def thinking(self) -> bool:
+        """Whether the next text continues the thinking, or closes it."""
+        return self._feed in (self._first_reasoning, self._reasoning)
+
     def push(self, text: str) -> tuple[str, str]:
         """Takes more text; returns the reasoning and the content that are certain now."""
         return self._feed(text) if text else ("", "")

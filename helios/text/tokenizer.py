@@ -130,7 +130,8 @@ class Tokenizer:
                 f"The text is not valid Unicode: a lone surrogate stands at character {error.start}"
             ) from error
         if allow_special:
-            return self._tokenizer.encode(text, add_special_tokens=False).ids
+            # Unlike encode(), a batch lets other threads run meanwhile, and an event loop among them.
+            return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
         if self._tokenizer.normalizer is not None:
             text = self._tokenizer.normalizer.normalize_str(text)
         model = self._tokenizer.model

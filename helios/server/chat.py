@@ -1,0 +1,96 @@
+"""POST /v1/chat/completions: the one place where a request's way through the server can be read from top to bottom."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from helios.engine.messages import AddRequest
+from helios.server.answers import Heading, completion, events
+from helios.server.body import read_json_body
+from helios.server.generation import Generation, Generations
+from helios.server.params import seed_of_choice
+from helios.server.prompts import Job, ModelText, prepare
+from helios.server.protocol import ChatRequest
+from helios.server.replies import Usage, to_json
+from helios.server.state import ServerState
+from helios.server.streaming import EventStream, unless_gone
+from helios.text.pipeline import OutputPipeline
+
+log = logging.getLogger(__name__)
+
+# Below this a body is parsed, rendered and tokenised on the event loop: that takes about 2 ms at most, and a thread's
+# detour would cost more than it spares.
+INLINE_BYTES = 4096
+
+
+def chat_router(state: ServerState) -> APIRouter:
+    router = APIRouter()
+
+    def on_close(generation: Generation) -> None:
+        state.metrics.count(generation.outcome, generation.refusal, generation.first_token)
+        if state.config.log_prompts and state.text is not None:
+            decode, ids = state.text.tokenizer.decode, generation.ids
+            log.info("%s prompt: %r", generation.request.id, decode(generation.request.prompt, False))
+            log.info("%s answer: %r", generation.request.id, decode(ids, False))
+
+    @router.post("/v1/chat/completions", openapi_extra=_body_schema())
+    async def chat_completions(http: Request) -> Response:
+        """OpenAI's chat completions, streamed with `stream: true`. Answers also carry a `timings` object (seconds)."""
+        text = state.ready_text()
+        body = await read_json_body(http, state.config.max_body_bytes)
+        arrived = time.monotonic()
+        about = (body, text, state.config, state.names, state.engine.info["max_model_len"])
+        job = prepare(*about) if len(body) <= INLINE_BYTES else await asyncio.to_thread(prepare, *about)
+        heading = Heading(f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), job.request.model)
+        generations = Generations(
+            state.engine,
+            [_generation(heading, job, text, i, arrived) for i in range(job.request.n or 1)],
+            on_close,
+            log_prompts=state.config.log_prompts,
+        )
+        if job.request.stream:
+            pieces = _stream(state, heading, job, generations)
+            return EventStream(pieces, log_prompts=state.config.log_prompts)
+        answer = await unless_gone(http.receive, _whole(state, heading, job, generations))
+        return Response(answer, media_type="application/json")
+
+    return router
+
+
+def _generation(heading: Heading, job: Job, text: ModelText, index: int, arrived: float) -> Generation:
+    params = msgspec.structs.replace(job.params, seed=seed_of_choice(job.params.seed, index))
+    request = AddRequest(f"{heading.id}-{index}", job.prompt, params, job.request.cache_salt or "")
+    pipeline = OutputPipeline(text.tokenizer, params, thinking=job.thinking, tools=job.tools)
+    return Generation(index, request, pipeline, arrived)
+
+
+async def _whole(state: ServerState, heading: Heading, job: Job, generations: Generations) -> bytes:
+    async with state.answering(generations):
+        answer = await completion(heading, job, generations)
+        state.metrics.count_usage(answer.usage.prompt_tokens, answer.usage.completion_tokens)
+        return to_json(answer)
+
+
+async def _stream(
+    state: ServerState, heading: Heading, job: Job, generations: Generations
+) -> AsyncGenerator[bytes, None]:
+    def on_end(usage: Usage) -> None:
+        state.metrics.count_usage(usage.prompt_tokens, usage.completion_tokens)
+
+    async with state.answering(generations), aclosing(events(heading, job, generations, on_end)) as pieces:
+        async for piece in pieces:
+            yield piece
+
+
+def _body_schema() -> dict:
+    """The body is read and checked by hand (limits, sentences), so OpenAPI is told its shape here."""
+    schema = ChatRequest.model_json_schema(ref_template="#/components/schemas/ChatRequest/$defs/{model}")
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -1,0 +1,181 @@
+"""Generation: one engine request on its way back to a client; Generations: the n of one HTTP request, pumped together.
+
+Outputs become text as soon as they arrive, whether or not the client keeps up: a stop string then ends the engine's
+work at once, and what a slow client has not taken is held as at most one answer's text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
+from typing import Self
+
+import msgspec
+
+from helios.engine.messages import AddRequest, RequestOutput, RequestTimings
+from helios.server.engine_port import Engine
+from helios.server.errors import ApiError, bad_request, log_fault, unavailable
+from helios.text.deltas import ContentDelta, Delta, ReasoningDelta, ToolCallDelta
+from helios.text.pipeline import OutputPipeline
+
+REFUSALS = ("queue_full", "too_long", "bad_request")
+
+
+class Generation:
+    """index: of the choice it becomes. finish_reason: what the client is told, set once all deltas are here.
+    error: set instead when it failed. first_token: seconds since `arrived`, None before it."""
+
+    def __init__(self, index: int, request: AddRequest, pipeline: OutputPipeline, arrived: float) -> None:
+        self.index = index
+        self.request = request
+        self.pipeline = pipeline
+        self.finish_reason: str | None = None
+        self.error: ApiError | None = None
+        self.first_token: float | None = None
+        self.ids: list[
+            int
+        ] = []  # as the engine sent them; those after a stop string are not part of the answer
+        self.cached_tokens = 0
+        self.outcome = "abort"  # why it ended, in the engine's words; stands if nobody waited for the end
+        self.refusal: str | None = None  # the code of an engine that did not accept it
+        self._deltas: list[Delta] = []
+        self._arrived = arrived
+        self._timings: RequestTimings | None = None
+        self._last_token = 0.0
+
+    @property
+    def ended(self) -> bool:
+        return self.finish_reason is not None or self.error is not None
+
+    @property
+    def timings(self) -> RequestTimings:
+        """The engine's, as far as it told; the wall time of decoding is measured here where a stop string cut it short."""
+        timings = self._timings or RequestTimings()
+        if timings.decode_wall or self.first_token is None:
+            return timings
+        return msgspec.structs.replace(timings, decode_wall=self._last_token - self.first_token)
+
+    def accept(self, output: RequestOutput) -> None:
+        """Take the engine's next output. What follows the end is ignored."""
+        if self.ended:
+            return
+        self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
+        self._timings = output.timings or self._timings
+        if output.ids:
+            self._last_token = time.monotonic() - self._arrived
+            if self.first_token is None:
+                self.first_token = self._last_token
+        self.ids += output.ids
+        self._deltas += self.pipeline.push(output.ids, output.stop_id)
+        if self.pipeline.stopped_by is not None:
+            self._finish("stop")
+        elif output.finish_reason in ("stop", "length"):
+            self._finish(output.finish_reason)
+        elif output.finish_reason is not None:
+            self.refusal = output.error_code if output.error_code in REFUSALS else None
+            self.fail(_error_of(output), outcome=output.finish_reason)
+
+    def fail(self, error: ApiError, outcome: str = "error") -> None:
+        if not self.ended:
+            self.error, self.outcome = error, outcome
+
+    def take(self) -> tuple[str, str, list[ToolCallDelta]]:
+        """(reasoning, content, tool calls) since the last take, each joined."""
+        deltas, self._deltas = self._deltas, []
+        return (
+            "".join(d.text for d in deltas if isinstance(d, ReasoningDelta)),
+            "".join(d.text for d in deltas if isinstance(d, ContentDelta)),
+            [d for d in deltas if isinstance(d, ToolCallDelta)],
+        )
+
+    def _finish(self, reason: str) -> None:
+        self._deltas += self.pipeline.finish(reason)
+        self.outcome = reason
+        self.finish_reason = self.pipeline.finish_reason(reason)
+
+
+class Generations:
+    """Runs generations inside an `async with`; leaving it early aborts those that have not ended."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        generations: Sequence[Generation],
+        on_close: Callable[[Generation], None],
+        *,
+        log_prompts: bool,
+    ) -> None:
+        """on_close: told of each generation once, when nothing more will come of it, whatever the reason."""
+        self._engine = engine
+        self._all = list(generations)
+        self._on_close = on_close
+        self._log_prompts = log_prompts
+        self._news = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def __iter__(self) -> Iterator[Generation]:
+        return iter(self._all)
+
+    @property
+    def ended(self) -> bool:
+        return all(generation.ended for generation in self._all)
+
+    async def __aenter__(self) -> Self:
+        self._tasks = [asyncio.create_task(self._pump(generation)) for generation in self._all]
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def news(self) -> None:
+        """Wait until some generation has moved. Raises the ApiError of one that failed."""
+        await self._news.wait()
+        self._news.clear()
+        for generation in self._all:
+            if generation.error is not None:
+                raise generation.error
+
+    def fail(self, error: ApiError) -> None:
+        """End what is still open with this error."""
+        for generation in self._all:
+            generation.fail(error)
+        self._news.set()
+
+    async def _pump(self, generation: Generation) -> None:
+        try:
+            async with aclosing(self._engine.generate(generation.request)) as outputs:
+                async for output in outputs:
+                    generation.accept(output)
+                    self._news.set()
+                    if generation.ended:
+                        break
+            generation.fail(_failed())  # nothing, unless the outputs stopped without an end
+        except Exception as fault:
+            log_fault(f"Request {generation.request.id} failed", fault, with_message=self._log_prompts)
+            generation.fail(_failed())
+        finally:
+            self._on_close(generation)
+            self._news.set()
+
+
+def _failed() -> ApiError:
+    return ApiError(500, "The engine failed on this request.", code="engine_error")
+
+
+def _error_of(output: RequestOutput) -> ApiError:
+    """What a client is told about an output that ended with "error" or "abort"."""
+    sentence = (output.error or "the engine gave no reason").rstrip(".")
+    match output.error_code:
+        case "queue_full":
+            return unavailable(f"The server is full: {sentence}. Try again soon.", code="queue_full")
+        case "too_long":
+            return bad_request(f"{sentence}.", param="messages", code="context_length_exceeded")
+        case "bad_request":
+            return bad_request(f"{sentence}.")
+    if output.finish_reason == "abort":
+        return ApiError(503, "The request was aborted.", code="aborted")
+    return ApiError(500, f"The engine failed on this request: {sentence}.", code="engine_error")

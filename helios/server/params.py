@@ -1,0 +1,204 @@
+"""What a chat request's fields mean: SamplingParams, tools to offer, and a clear refusal of what this server cannot do.
+
+A field that changes the answer is honoured or refused; one that cannot be known is named in a warning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from helios.sampling import MAX_SEED, SamplingParams
+from helios.server.errors import ApiError, bad_request, path_of
+from helios.server.protocol import ChatRequest, ToolSpec
+from helios.text.defaults import SamplingDefaults
+
+log = logging.getLogger(__name__)
+
+# Known fields that are not supported, with the values (besides null) that ask for nothing and are therefore fine.
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "prompt_logprobs": (),
+    "logit_bias": ({},),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "min_tokens": (0,),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "parallel_tool_calls": (True,),
+    "modalities": (["text"],),
+    "audio": (),
+    "web_search_options": (),
+    "service_tier": ("auto", "default"),
+    "echo": (False,),
+    "best_of": (1,),
+    "suffix": (),
+    "use_beam_search": (False,),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "include_stop_str_in_output": (False,),
+    "truncate_prompt_tokens": (),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "chat_template": (),
+    "documents": ([],),
+}
+
+# Labels and hints that OpenAI accepts and that could not change an answer here.
+HARMLESS = frozenset({"user", "metadata", "store", "safety_identifier", "prompt_cache_key"})
+
+# What our own answers, sent back as history, carry besides the fields that the template reads.
+_HARMLESS_IN_MESSAGE = frozenset({"refusal", "annotations", "audio", "function_call", "index"})
+
+_LARGEST_TOP_K = 2**31 - 1
+
+
+def refuse_unsupported(request: ChatRequest) -> None:
+    """Raises ApiError 400 for the first field that asks for something this server does not do."""
+    extra = request.model_extra or {}
+    for name, no_ops in UNSUPPORTED.items():
+        value = extra.get(name)
+        if value is not None and value not in no_ops:
+            fine = " or ".join(repr(v) for v in no_ops)
+            hint = f" Leave it out{f' or set it to {fine}' if fine else ''}."
+            raise bad_request(
+                f"{name} is not supported by this server.{hint}", param=name, code="unsupported_parameter"
+            )
+    if request.stream_options is not None and not request.stream:
+        raise bad_request("stream_options is only allowed with stream: true.", param="stream_options")
+
+
+def warn_unknown(request: ChatRequest) -> None:
+    """One log line that names the fields nobody here reads, and never their values."""
+    known = HARMLESS | UNSUPPORTED.keys()
+    names = [name for name in unknown_fields(request) if name not in known]
+    if names:
+        log.warning("Ignored unknown request fields: %s", ", ".join(names))
+
+
+def unknown_fields(body: BaseModel, path: tuple[int | str, ...] = ()) -> Iterator[str]:
+    """Paths of the fields that the models do not declare, each path once, indexes left out ("messages[].name")."""
+    seen: dict[str, None] = {}
+    for step in _unknown(body, path):
+        seen.setdefault(step)
+    return iter(seen)
+
+
+def _unknown(body: BaseModel, path: tuple[int | str, ...]) -> Iterator[str]:
+    harmless = _HARMLESS_IN_MESSAGE if path and path[0] == "messages" else ()
+    for name, value in (body.model_extra or {}).items():
+        if name not in harmless and value is not None:
+            yield path_of((*path, _printable(name)))
+    for name in body.model_fields_set:
+        value = getattr(body, name, None)
+        for child in value if isinstance(value, list) else (value,):
+            if isinstance(child, BaseModel):
+                yield from _unknown(child, (*path, name))
+
+
+def _printable(name: str) -> str:
+    return name if name.isidentifier() and len(name) <= 64 else repr(name[:64])
+
+
+def sampling_params(
+    request: ChatRequest, defaults: SamplingDefaults, default_max_tokens: int, room: int
+) -> SamplingParams:
+    """The request's values, else the model's defaults.
+
+    room: tokens that the context leaves after the prompt (at least 1); a larger max_tokens is capped to it, so the
+    answer then ends with finish_reason "length". default_max_tokens: 0 means `room`. top_p 0 keeps only the most
+    likely token, as its limit does. Raises ApiError 400 naming the field.
+    """
+    chosen = dataclasses.asdict(defaults)
+    for name in ("temperature", "top_p", "top_k", "min_p"):
+        if (value := getattr(request, name)) is not None:
+            chosen[name] = value
+    if chosen["top_p"] == 0:
+        chosen |= {"top_p": 1.0, "top_k": 1}
+    chosen["top_k"] = min(chosen["top_k"], _LARGEST_TOP_K)
+    try:
+        return SamplingParams(
+            **chosen,
+            seed=request.seed,
+            max_tokens=_max_tokens(request, default_max_tokens, room),
+            stop=request.stop,
+            stop_token_ids=tuple(request.stop_token_ids or ()),
+            ignore_eos=bool(request.ignore_eos),
+            skip_special_tokens=request.skip_special_tokens is not False,
+        )
+    except ValueError as error:  # a sentence that begins with the field's name
+        message = str(error)
+        raise bad_request(f"{message}.", param=message.split(" ", 1)[0]) from None
+
+
+def _max_tokens(request: ChatRequest, default: int, room: int) -> int:
+    for name in ("max_completion_tokens", "max_tokens"):
+        if (value := getattr(request, name)) is not None:
+            if value < 1:
+                raise bad_request(f"{name} must be at least 1, got {value}.", param=name)
+            return min(value, room)
+    return min(default, room) if default else room
+
+
+def seed_of_choice(seed: int | None, index: int) -> int | None:
+    """Choice i of a seeded request draws with seed + i, so that choice 0 equals the same request with n = 1."""
+    if seed is None:
+        return None
+    return seed + index if seed + index <= MAX_SEED else seed + index - 2 * MAX_SEED
+
+
+def offered_tools(request: ChatRequest) -> list[dict[str, Any]]:
+    """The tools that the model is told about: none with tool_choice "none". Keys in one order, so that equal tools
+    make equal prompts. Raises ApiError 400 for a choice that cannot be guaranteed without guided decoding."""
+    tools = request.tools or []
+    choice = request.tool_choice
+    if choice is None or choice in ("auto", "none"):
+        return [] if choice == "none" else [tool_for_template(tool) for tool in tools]
+    names = [tool.function.name for tool in tools]
+    if choice == "required":
+        raise _unsupported_choice('tool_choice "required"')
+    wanted = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
+    name = wanted.get("name") if isinstance(wanted, dict) else None
+    if not isinstance(name, str):
+        raise bad_request(
+            'tool_choice must be "auto", "none", "required" or {"type": "function", "function": {"name": "..."}}.',
+            param="tool_choice",
+        )
+    if name not in names:
+        raise bad_request(
+            f"tool_choice names a function that is not in tools, which has: {_listed(names)}.",
+            param="tool_choice",
+        )
+    raise _unsupported_choice("tool_choice with a named function")
+
+
+def _unsupported_choice(what: str) -> ApiError:
+    return bad_request(
+        f'{what} is not supported, because this server cannot force a call yet. Use "auto" or "none".',
+        param="tool_choice",
+        code="unsupported_parameter",
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def tool_for_template(tool: ToolSpec) -> dict[str, Any]:
+    """{"type": "function", "function": {"name", "description", "parameters"}}, absent and null fields left out."""
+    function = tool.function
+    shown = {"name": function.name, "description": function.description, "parameters": function.parameters}
+    return {"type": "function", "function": {key: value for key, value in shown.items() if value is not None}}

@@ -1,0 +1,161 @@
+"""serve: one process that listens at once, starts the engine behind it, and drains on SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import socket
+from collections.abc import AsyncGenerator, Callable
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from helios.config import EngineConfig, ServerConfig
+from helios.engine.client import EngineClient, EngineDeadError
+from helios.engine.messages import AddRequest, Progress, RequestOutput
+from helios.model.hub import resolve
+from helios.server.app import create_app
+from helios.server.errors import unavailable
+from helios.server.prompts import ModelText
+from helios.server.state import ServerState
+
+log = logging.getLogger(__name__)
+
+# Seconds that responses get to leave after draining has ended, the error events of cut-off streams among them.
+LAST_WORDS_SECONDS = 2
+
+
+def serve(
+    engine_config: EngineConfig,
+    server_config: ServerConfig,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> int:
+    """Serve until SIGTERM or SIGINT, or until the engine fails to start. Returns the exit code.
+
+    A first signal drains: new requests get 503, open ones have drain_seconds to finish; 0 if all did, else 1. A second
+    signal ends the process at once. A model or engine that does not start ends it with 1 and the reason in the log,
+    one that dies in service does not: /health then says so. on_progress: told of every step of the engine's start.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    return asyncio.run(_serve(engine_config, server_config, on_progress))
+
+
+async def _serve(
+    engine_config: EngineConfig, server_config: ServerConfig, on_progress: Callable[[Progress], None] | None
+) -> int:
+    names = (engine_config.served_model_name or engine_config.model,)
+    app = create_app(NoEngineYet(), None, server_config, names)
+    server = DrainingServer(app, server_config)
+    boot = asyncio.create_task(_boot(server, engine_config, on_progress))
+    try:
+        await server.serve()
+    finally:
+        boot.cancel()
+        await asyncio.gather(boot, return_exceptions=True)
+        engine = server.state.engine
+        if isinstance(engine, EngineClient):
+            await engine.shutdown()
+    return server.exit_code
+
+
+async def _boot(
+    server: DrainingServer, config: EngineConfig, on_progress: Callable[[Progress], None] | None
+) -> None:
+    """Find the model's files, start the engine on them and read the tokenizer meanwhile; stop the server if that fails."""
+    state = server.state
+    await server.listening.wait()
+    try:
+        files = await asyncio.to_thread(
+            resolve, config.model, config.revision, weights=config.load_format != "dummy"
+        )
+        # One snapshot for everything: what a branch points to may change before the engine looks.
+        engine = EngineClient(dataclasses.replace(config, revision=files.revision), on_progress=on_progress)
+        state.names = (config.served_model_name or files.name,)
+        state.engine = engine
+        await engine.start()
+        state.text = await asyncio.to_thread(ModelText.from_folder, files.path)
+        await engine.wait_ready()
+        log.info("Ready: %s at %s", state.names[0], server.url)
+    except (EngineDeadError, ValueError, OSError) as error:
+        log.error("Cannot start: %s", error)
+        server.stop(exit_code=1)
+    except Exception:
+        log.exception("Cannot start")
+        server.stop(exit_code=1)
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn, but a first SIGTERM or SIGINT lets open requests finish while new ones hear 503."""
+
+    def __init__(self, app: Any, config: ServerConfig) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=config.host,
+                port=config.port,
+                server_header=False,
+                timeout_graceful_shutdown=LAST_WORDS_SECONDS,
+            )
+        )
+        self.state: ServerState = app.state.server
+        self.listening = asyncio.Event()
+        self.exit_code = 0
+        self._drain_seconds = config.drain_seconds
+        self._drain: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._loop = asyncio.get_running_loop()
+        self.listening.set()
+
+    def stop(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+        self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called by the signal. The second one ends the process here and now; its engine goes with it."""
+        if self.state.draining or not self.listening.is_set():
+            os._exit(128 + sig)
+        self.state.draining = True
+        self._loop.call_soon_threadsafe(self._begin_drain)
+
+    def _begin_drain(self) -> None:
+        self._drain = asyncio.create_task(self._drain_and_stop())
+
+    async def _drain_and_stop(self) -> None:
+        log.info("Draining: %d open requests have %g s", len(self.state.open), self._drain_seconds)
+        deadline = self._loop.time() + self._drain_seconds
+        while self.state.open and self._loop.time() < deadline:
+            await asyncio.sleep(0.02)
+        if cut := len(self.state.open):
+            log.warning("%d requests did not finish in time and are ended", cut)
+            self.state.fail_open(unavailable("The server is shutting down.", code="shutting_down"))
+        self.stop(exit_code=1 if cut else 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class NoEngineYet:
+    """The Engine before there is one, while the model's files are looked up or downloaded."""
+
+    state: str = "starting"
+    info: None = None
+    dead_reason: None = None
+    progress: dict[str, Any] = dataclasses.field(default_factory=lambda: {"phase": "find model"})
+
+    async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
+        raise RuntimeError("there is no engine yet")
+        yield
+
+    async def stats(self, timeout: float) -> dict[str, Any]:
+        raise RuntimeError("there is no engine yet")
+
+    async def clear_prefix_cache(self) -> int:
+        raise RuntimeError("there is no engine yet")
