@@ -20,6 +20,7 @@ from helios.completion import Completion, Query, Running
 from helios.config import EngineConfig
 from helios.engine.messages import AddRequest, Progress
 from helios.engine.process import Core
+from helios.interrupts import uninterrupted
 from helios.model.hub import resolve
 from helios.sampling import SamplingParams
 from helios.text.defaults import SamplingDefaults
@@ -28,6 +29,7 @@ from helios.text.reasoning import Thinking
 from helios.text.template import ChatTemplate
 from helios.text.tokenizer import Tokenizer
 
+SERVING_ONLY = ("max_queue_size", "served_model_name")
 NO_QUEUE_LIMIT = 2**31
 
 Prompt = str | Sequence[int]
@@ -38,8 +40,8 @@ class LLM:
     """A model, loaded and warm. Use it from one thread; close() it, or use it in a `with` block, to free its memory.
 
     model: "tiny", a folder or a name on the hub. fields: any of EngineConfig's, such as max_num_seqs=64; what is not
-    given comes from HELIOS_* variables and .env, as for the server. max_queue_size is the one that has no meaning here: a
-    list of prompts may be of any length. on_progress: called with each step of the start-up.
+    given comes from HELIOS_* variables and .env, as for the server. Only max_queue_size and served_model_name mean nothing
+    here: a list of prompts may be of any length. on_progress: called with each step of the start-up.
     Raises ConfigError or ModelNotFoundError with a sentence.
     """
 
@@ -50,10 +52,9 @@ class LLM:
         on_progress: Callable[[Progress], None] | None = None,
         **fields: Any,
     ) -> None:
-        if "max_queue_size" in fields:
-            raise TypeError(
-                "max_queue_size has no meaning for LLM, which takes any number of prompts: leave it out"
-            )
+        for name in SERVING_ONLY:
+            if name in fields:
+                raise TypeError(f"{name} is for a server and means nothing for LLM: leave it out")
         if model is not None:
             fields["model"] = model
         config = EngineConfig.from_env(**fields)
@@ -62,7 +63,7 @@ class LLM:
         self.tokenizer = Tokenizer(files.path)
         self._template = ChatTemplate.from_folder(files.path)
         defaults = SamplingDefaults.from_folder(files.path)
-        self._defaults = SamplingParams(
+        self.default_params = SamplingParams(
             temperature=defaults.temperature, top_p=defaults.top_p, top_k=defaults.top_k, min_p=defaults.min_p
         )
         self._core = _build_core(self.config, on_progress)
@@ -152,7 +153,7 @@ class LLM:
         self, items: Sequence[Any], params: SamplingParams | Sequence[SamplingParams] | None, name: str
     ) -> list[SamplingParams]:
         if params is None or isinstance(params, SamplingParams):
-            return [params or self._defaults] * len(items)
+            return [params or self.default_params] * len(items)
         if len(params) != len(items):
             raise ValueError(
                 f"params must be one for all or one for each of the {len(items)} {name}, got {len(params)}"
@@ -261,13 +262,14 @@ class LLM:
     def _step(self) -> list[Running]:
         """One step of the engine; its outputs go to whichever call waits for them. Returns whose they were."""
         pushed = []
-        for output in self._core.step():
-            running = self._open.get(output.id)
-            if running is not None:
-                running.push(output)
-                pushed.append(running)
-                if running.ended:
-                    self._abort(running)
+        with uninterrupted():
+            for output in self._core.step():
+                running = self._open.get(output.id)
+                if running is not None:
+                    running.push(output)
+                    pushed.append(running)
+                    if running.ended:
+                        self._abort(running)
         return pushed
 
     def _need_work(self) -> None:
@@ -310,6 +312,10 @@ def _build_core(config: EngineConfig, progress: Callable[[Progress], None] | Non
     """Torch is imported here, with one OpenMP thread on CPU unless the user chose (see engine.client)."""
     if "torch" not in sys.modules and not config.device.startswith("cuda"):
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+    report = progress or (lambda step: None)
+    report(Progress("import"))
+    began = time.monotonic()
     from helios.engine.core import EngineCore
 
+    report(Progress("import", seconds=time.monotonic() - began))
     return EngineCore(config, progress)

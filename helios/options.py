@@ -218,6 +218,7 @@ def add_flags(
             group.add_argument(opt.flag, action=argparse.BooleanOptionalAction, **common)
         else:
             group.add_argument(opt.flag, type=_flag_type(opt), metavar=_metavar(opt), **common)
+    return group
 
 
 def given_flags(namespace: argparse.Namespace, config: type) -> dict[str, Any]:

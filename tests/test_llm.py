@@ -107,7 +107,7 @@ def test_each_prompt_may_have_its_own_params(llm: LLM):
 def test_without_params_the_models_defaults_hold(llm: LLM):
     llm.generate("a")
     params = llm._core.requests[0].params
-    assert (params.temperature, params.top_p) == (llm._defaults.temperature, llm._defaults.top_p)
+    assert (params.temperature, params.top_p) == (llm.default_params.temperature, llm.default_params.top_p)
 
 
 @pytest.mark.parametrize(
@@ -238,9 +238,10 @@ def test_close_frees_the_engine_once(llm: LLM):
         llm.generate("x")
 
 
-def test_the_queue_limit_is_refused_rather_than_ignored():
-    with pytest.raises(TypeError, match="max_queue_size has no meaning"):
-        LLM("tiny", max_queue_size=4)
+@pytest.mark.parametrize("field", [{"max_queue_size": 4}, {"served_model_name": "x"}])
+def test_what_only_a_server_needs_is_refused_rather_than_ignored(field: dict):
+    with pytest.raises(TypeError, match="means nothing for LLM"):
+        LLM("tiny", **field)
 
 
 def test_progress_shows_tokens_per_second(llm: LLM, capsys: pytest.CaptureFixture[str]):

@@ -38,6 +38,7 @@ from helios.engine.messages import (
     StatsReply,
     ToEngine,
 )
+from helios.faults import is_refusal
 
 logger = logging.getLogger("helios.engine")
 
@@ -159,7 +160,7 @@ def main() -> int:
         try:
             core = _build(launch, lambda progress: send(socket, progress))
         except Exception as error:
-            return _give_up(socket, error, expected=isinstance(error, (ValueError, OSError)))
+            return _give_up(socket, error, expected=is_refusal(error))
         send(socket, Ready(core.info()))
         try:
             EngineLoop(core, socket, batch_wait_ms=launch.config.batch_wait_ms).run()
