@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from types import FunctionType, MethodType
 from typing import Any, Protocol
 
 import torch
@@ -92,7 +93,11 @@ class CompiledStep:
             settings["guard_filter_fn"] = torch.compiler.skip_guard_on_all_nn_modules_unsafe
         allow_recompiles(shapes)
         self._compiled = torch.compile(
-            function, backend=backend, fullgraph=fullgraph, dynamic=False, options=settings or None
+            with_own_code(function),
+            backend=backend,
+            fullgraph=fullgraph,
+            dynamic=False,
+            options=settings or None,
         )
         self._run = self._run_first
 
@@ -153,6 +158,24 @@ class CompiledStep:
             raise LateCompilationError(self.name, refusal_reasons(message)) from error
 
 
+def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A twin of a function, method or module's forward, with a code object that no other step has.
+
+    Dynamo keeps artefacts by code object: without it, and without guards on modules, a second step of one class
+    would take the artefact of the first, whose constants (a norm's epsilon, a head's size) are not its own.
+    """
+    if isinstance(function, torch.nn.Module):
+        function = function.forward
+    plain = getattr(function, "__func__", function)
+    if not isinstance(plain, FunctionType):
+        return function  # an object that is called, or one made in C: there is no code to copy
+    twin = FunctionType(
+        plain.__code__.replace(), plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__
+    )
+    twin.__kwdefaults__, twin.__qualname__ = plain.__kwdefaults__, plain.__qualname__
+    return MethodType(twin, function.__self__) if isinstance(function, MethodType) else twin
+
+
 def refusal_reasons(message: str) -> tuple[str, ...]:
     """The failed guards in Dynamo's fail_on_recompile message, one string each, with their source line."""
     return tuple(
@@ -163,7 +186,7 @@ def refusal_reasons(message: str) -> tuple[str, ...]:
 def allow_recompiles(shapes: int) -> None:
     """Raises Dynamo's per-function limit so that `shapes` artefacts and a few more can be compiled.
 
-    Two steps of one function share the limit, and reaching it would end in an error or in silent eager runs.
+    Reaching the limit would end in an error or in silent eager runs.
     """
     config = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, shapes + 4)

@@ -164,3 +164,24 @@ def test_the_reasons_of_a_refusal_are_read_from_its_message():
         "Detected recompile ...\n    triggered by:\n    - 0/1: n == 2    # x*n  # f.py:3 in f\n    - 0/0: y"
     )
     assert refusal_reasons(message) == ("0/1: n == 2    # x*n  # f.py:3 in f", "0/0: y")
+
+
+class Scale(torch.nn.Module):
+    def __init__(self, factor: int) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_steps_of_one_class_do_not_share_artefacts(strict):
+    """Nothing guards a module's attributes here, so a shared artefact would multiply by the other's factor."""
+    steps = [CompiledStep(Scale(factor), backend="aot_eager", skip_module_guards=True) for factor in range(12)]
+    for factor, step in enumerate(steps):
+        step(torch.ones(2))
+        step.seal(strict)
+        assert step(torch.ones(2)).tolist() == [factor, factor]
+    assert [step(torch.ones(2))[0].item() for step in steps] == list(range(12))
+    assert compilations() == 12
