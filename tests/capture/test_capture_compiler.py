@@ -178,7 +178,9 @@ class Scale(torch.nn.Module):
 @pytest.mark.parametrize("strict", [False, True])
 def test_steps_of_one_class_do_not_share_artefacts(strict):
     """Nothing guards a module's attributes here, so a shared artefact would multiply by the other's factor."""
-    steps = [CompiledStep(Scale(factor), backend="aot_eager", skip_module_guards=True) for factor in range(12)]
+    steps = [
+        CompiledStep(Scale(factor), backend="aot_eager", skip_module_guards=True) for factor in range(12)
+    ]
     for factor, step in enumerate(steps):
         step(torch.ones(2))
         step.seal(strict)
