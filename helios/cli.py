@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from helios.commands import bench, chat, generate, serve
 from helios.commands.common import CommandParser
-from helios.engine.client import EngineDead
+from helios.engine.client import EngineDeadError
 from helios.faults import is_refusal
 
 COMMANDS = (serve, chat, generate, bench)
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     try:
         return args.run(args)
-    except EngineDead as error:
+    except EngineDeadError as error:
         return _fail(str(error), ENGINE_FAULT)
     except KeyboardInterrupt:
         return INTERRUPTED

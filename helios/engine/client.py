@@ -48,7 +48,7 @@ LAST_WORDS_SECONDS = 0.1  # what a process sent before it ended is read within t
 FATAL_EXIT_SECONDS = 5.0
 
 
-class EngineDead(RuntimeError):  # noqa: N818 - reads as what happened
+class EngineDeadError(RuntimeError):
     """There is no engine to ask; the message says why."""
 
 
@@ -125,10 +125,10 @@ class EngineClient:
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch())]
 
     async def wait_ready(self) -> dict[str, Any]:
-        """The engine's info once it is warm. Raises EngineDead if it never got there."""
+        """The engine's info once it is warm. Raises EngineDeadError if it never got there."""
         await self._settled.wait()
         if self._info is None or self._state == "dead":
-            raise EngineDead(self._dead_reason)
+            raise EngineDeadError(self._dead_reason)
         return self._info
 
     async def generate(self, request: AddRequest) -> AsyncIterator[RequestOutput]:
@@ -163,7 +163,7 @@ class EngineClient:
             mailbox.put(RequestOutput(request_id, [], finish_reason="abort"))
 
     async def stats(self, timeout: float = 5.0) -> dict[str, Any]:
-        """EngineCore.stats(). Raises TimeoutError if the process does not answer in time, EngineDead if there is none."""
+        """EngineCore.stats(). Raises TimeoutError if the process does not answer in time, EngineDeadError if there is none."""
         return await self._ask(GetStats, timeout)
 
     async def clear_prefix_cache(self) -> int:
@@ -211,7 +211,7 @@ class EngineClient:
 
     async def _ask(self, question: type[GetStats] | type[ClearPrefixCache], timeout: float) -> Any:
         if self._state == "dead":
-            raise EngineDead(self._dead_reason)
+            raise EngineDeadError(self._dead_reason)
         self._next_token += 1
         token = self._next_token
         reply = self._replies[token] = asyncio.get_running_loop().create_future()
@@ -274,7 +274,7 @@ class EngineClient:
                 mailbox.put(_lost(mailbox.id, reason))
         for reply in self._replies.values():
             if not reply.done():
-                reply.set_exception(EngineDead(reason))
+                reply.set_exception(EngineDeadError(reason))
 
     def _note(self, step: Progress) -> None:
         seconds = self._progress["seconds"]

@@ -13,7 +13,7 @@ import pytest
 from scripted_core import BREAKS_STEP, CHOKES_ADD, KILLS_PROCESS, REFUSED
 
 from helios.config import EngineConfig
-from helios.engine.client import EngineClient, EngineDead
+from helios.engine.client import EngineClient, EngineDeadError
 from helios.engine.messages import AddRequest, Progress, RequestOutput
 from helios.sampling import SamplingParams
 
@@ -191,7 +191,7 @@ def test_a_fault_of_the_engine_ends_every_open_request_with_its_reason(first: in
                 assert reason in last.error
             assert client.state == "dead"
             assert reason in client.dead_reason
-            with pytest.raises(EngineDead, match=reason):
+            with pytest.raises(EngineDeadError, match=reason):
                 await client.stats()
             assert (await collect(client, ask("late")))[-1].error_code == "engine"
 
@@ -230,7 +230,7 @@ def test_a_stopped_engine_does_not_answer_and_a_continued_one_does():
 @pytest.mark.parametrize(("model", "reason"), [("broken", "no config.json"), ("buggy", "KeyError: 'layer'")])
 def test_an_engine_that_cannot_start_says_why(model: str, reason: str):
     async def test() -> None:
-        with pytest.raises(EngineDead, match=reason):
+        with pytest.raises(EngineDeadError, match=reason):
             async with running(model):
                 pass
 
@@ -245,7 +245,7 @@ def test_shutdown_during_start_up_does_not_wait_for_it():
         began = time.monotonic()
         await client.shutdown()
         assert time.monotonic() - began < 2
-        with pytest.raises(EngineDead, match="shut down"):
+        with pytest.raises(EngineDeadError, match="shut down"):
             await client.wait_ready()
 
     run(test())
