@@ -133,6 +133,29 @@ class PrefixCache:
             self._use(entry)
         return Lease(salt=salt, epoch=self._epoch, entries=list(found))
 
+    def extend(self, lease: Lease, pages: list[int], prompt: Sequence[int]) -> bool:
+        """Look again for a request that has computed nothing yet; True if more of its prompt is cached by now.
+
+        The pages found replace the request's own in `pages`, which go back to the allocator.
+        """
+        found = self.lookup(prompt, lease.salt)
+        held = len(lease.entries)
+        if len(found) <= held or (held and found[held - 1] is not lease.entries[-1]):
+            return False
+        more = found[held:]
+        for entry in more:
+            self._use(entry)
+        spared = pages[held : len(found)]
+        pages[held : len(found)] = [entry.page for entry in more]
+        lease.entries += more
+        lease.epoch = self._epoch
+        self._allocator.release(spared)
+        self._hit_tokens += len(more) * self.page_size
+        if not held:
+            self._hits += 1
+            self._misses -= 1
+        return True
+
     def insert(self, lease: Lease, tokens: Sequence[int], pages: Sequence[int], valid: int) -> None:
         """Offer the pages of a request that are full by now.
 

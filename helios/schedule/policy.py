@@ -17,6 +17,7 @@ def share_budget(
     prompts: Sequence[Request],
     waiting: deque[Request],
     admit: Callable[[], Request | None],
+    renew: Callable[[Request], None],
     budget: int,
     now: float,
     aging: float,
@@ -25,17 +26,16 @@ def share_budget(
 
     prompts: admitted and not wholly computed, in order of admission. waiting: not admitted, in order of arrival.
     admit: admits the head of `waiting` and returns it, or returns None if it has to wait (for pages or a seat).
-    budget: tokens left in the tick, at least 1. now, aging: seconds. Resets `waiting_since` of aged prompts.
-
-    The head is admitted only while budget is left: a request that is looked up later finds more of its prompt
-    in the prefix cache, for example behind a burst of others that begin alike.
+    renew: looks up once more, just before its first chunk, a prompt that was admitted in an earlier tick; it may
+    raise `computed`. budget: tokens left in the tick, at least 1. now, aging: seconds.
+    Resets `waiting_since` of the aged prompts that got a chunk.
     """
     shares: list[tuple[Request, int]] = []
 
     # Aged prompts, longest wait first. `waiting` is sorted by age already, so merging its head is enough.
-    old = [r for r in prompts if now - r.waiting_since >= aging]
-    aged = deque(sorted(old, key=lambda r: r.waiting_since))
-    fresh = [r for r in prompts if now - r.waiting_since < aging]
+    old = [request for request in prompts if now - request.waiting_since >= aging]
+    fresh = deque(request for request in prompts if now - request.waiting_since < aging)
+    aged = deque(sorted(old, key=lambda request: request.waiting_since))
     while budget:
         oldest = aged[0].waiting_since if aged else math.inf
         request = None
@@ -45,19 +45,25 @@ def share_budget(
             if not aged:
                 break
             request = aged.popleft()
-        count = min(len(request.prompt) - request.computed, budget)
+            renew(request)
+        count = min(_left(request), budget)
         shares.append((request, count))
         budget -= count
         request.waiting_since = now
 
-    # Whole prompts in order; the first that does not fit gets what they leave.
+    # Whole prompts in order; the first that does not fit gets what they leave. The queue is asked only while
+    # budget is left, since whoever is looked up later finds more of its prompt in the prefix cache.
     longer: Request | None = None
-    fresh_left = iter(fresh)
     while budget:
-        request = next(fresh_left, None) or admit()
-        if request is None:
-            break
-        count = len(request.prompt) - request.computed
+        if fresh:
+            request = fresh.popleft()
+            if longer is None or _left(request) <= budget:
+                renew(request)
+        else:
+            request = admit()
+            if request is None:
+                break
+        count = _left(request)
         if count <= budget:
             shares.append((request, count))
             budget -= count
@@ -66,3 +72,7 @@ def share_budget(
     if longer is not None and budget:
         shares.append((longer, budget))
     return shares
+
+
+def _left(request: Request) -> int:
+    return len(request.prompt) - request.computed

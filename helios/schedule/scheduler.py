@@ -15,21 +15,16 @@ from typing import Any
 from helios.cache.pages import PageAllocator
 from helios.cache.prefix import Lease, PrefixCache
 from helios.schedule.policy import share_budget
+from helios.schedule.refusal import NeverFits, QueueFull, pages_for, refuse_what_cannot_run
 from helios.schedule.request import Request, State
 from helios.schedule.tick import Tick
+
+__all__ = ["NeverFits", "QueueFull", "Scheduler"]
 
 NOT_FINITE = (
     "the model's logits for this request were not finite (NaN or infinity), so no token could be chosen; "
     "with float16 weights try bfloat16 or float32"
 )
-
-
-class QueueFull(Exception):  # noqa: N818 - reads as what happened
-    """The waiting queue is full; the same request may be accepted a little later."""
-
-
-class NeverFits(ValueError):  # noqa: N818 - reads as what happened
-    """The request is larger than this engine can ever hold; waiting would not help."""
 
 
 class Scheduler:
@@ -118,24 +113,9 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises QueueFull, NeverFits, or ValueError for one that makes no sense."""
-        length, pages = len(request.prompt) + request.max_new, self._pages_for(request)
         if request.id in self._open:
             raise ValueError(f"request id {request.id!r} is in use by an open request; ids must be unique")
-        if not request.prompt:
-            raise ValueError("the prompt has no tokens; it must have at least 1")
-        if request.max_new < 1:
-            raise ValueError(f"max_new must be at least 1, got {request.max_new}")
-        if length > self.max_model_len:
-            raise NeverFits(
-                f"a prompt of {len(request.prompt)} tokens and {request.max_new} new ones make {length}, "
-                f"and the model's context holds {self.max_model_len}; shorten the prompt or lower max_tokens"
-            )
-        if pages > self._allocator.total:
-            raise NeverFits(
-                f"a prompt of {len(request.prompt)} tokens and {request.max_new} new ones need {pages} pages of "
-                f"{self.page_size} tokens, and the whole KV pool has {self._allocator.total}; shorten the prompt, "
-                f"lower max_tokens, or give the engine a larger pool"
-            )
+        refuse_what_cannot_run(request, self.max_model_len, self.page_size, self._allocator.total)
         if len(self._waiting) >= self.max_queue_size + len(self._free_seats):
             raise QueueFull(
                 f"{len(self._waiting)} requests are waiting, {len(self._free_seats)} seats are free and "
@@ -179,6 +159,7 @@ class Scheduler:
                 self._prefilling,
                 self._waiting,
                 lambda: self._admit(tick, now),
+                lambda request: self._renew(tick, request),
                 max(self.max_num_batched_tokens, rows + 1) - rows,
                 now,
                 self._aging,
@@ -275,9 +256,6 @@ class Scheduler:
                 f"{len(self._open)} open, {len(running)} running, {len(self._waiting)} waiting"
             )
 
-    def _pages_for(self, request: Request) -> int:
-        return -(-(len(request.prompt) + request.max_new) // self.page_size)
-
     def _admit(self, tick: Tick, now: float) -> Request | None:
         """Give the head of the queue a seat and all its pages, or leave it there and return None.
 
@@ -302,7 +280,7 @@ class Scheduler:
 
     def _reserve(self, request: Request) -> Lease | None:
         """Set request.pages, shared cached ones first, evicting idle ones if it must; None if they do not fit."""
-        needed = self._pages_for(request)
+        needed = pages_for(request, self.page_size)
         cache = self._cache
         if cache is None:
             if needed > self._allocator.free:
@@ -319,6 +297,22 @@ class Scheduler:
         cache.evict(max(0, needed - self._allocator.free))
         request.pages = [entry.page for entry in found] + self._allocator.allocate(needed)
         return lease
+
+    def _renew(self, tick: Tick, request: Request) -> None:
+        """Look a prompt up once more before its first chunk: others that begin alike may have come before it.
+
+        Its page list may change, so it is listed as admitted again and its table is written again.
+        """
+        cache = self._cache
+        if cache is None or request.computed > request.cached:
+            return
+        begun = self._clock()
+        lease = self._leases[request.id]
+        if cache.extend(lease, request.pages, request.prompt):
+            request.computed = request.cached = len(lease.entries) * self.page_size
+            tick.admitted.append(request)
+            self._head_stuck = False
+        request.timings.prefix_lookup += self._clock() - begun
 
     def _add_chunk(self, tick: Tick, request: Request, count: int) -> None:
         start = request.computed

@@ -146,6 +146,21 @@ def test_the_second_copy_of_a_page_stays_with_its_request() -> None:
     assert pool.allocator.free == pool.allocator.total - 3
 
 
+def test_a_request_that_has_not_begun_can_look_again() -> None:
+    pool = Pool()
+    lease, pages = pool.start(ids(13))
+    own = list(pages)
+    assert not pool.cache.extend(lease, pages, ids(13))
+    first = pool.remember(ids(9))
+    assert pool.cache.extend(lease, pages, ids(13))
+    assert pages == [*first[:2], *own[2:]]
+    pool.check()
+    assert (pool.cache.stats()["hits"], pool.cache.stats()["misses"]) == (1, 1)
+    pool.cache.insert(lease, ids(13), pages, 13)
+    pool.end(lease, pages)
+    assert pool.found(ids(13)) == pages[:3]
+
+
 def test_unused_leaves_go_first_and_the_oldest_of_them() -> None:
     pool = Pool()
     root = ids(4)

@@ -23,8 +23,14 @@ def prompts(*sizes: tuple[str, int, float]) -> list[Request]:
 
 
 def share(
-    budget: int, running: list[Request], waiting: list[Request] = (), room: int = 100
+    budget: int,
+    running: list[Request],
+    waiting: list[Request] = (),
+    room: int = 100,
+    cached: dict[str, int] | None = None,
 ) -> list[tuple[str, int]]:
+    """room: how many can be admitted. cached: tokens by name that a second lookup finds."""
+    cached = cached or {}
     queue, admitted = deque(waiting), []
 
     def admit() -> Request | None:
@@ -33,7 +39,11 @@ def share(
         admitted.append(queue.popleft())
         return admitted[-1]
 
-    return [(r.id, n) for r, n in share_budget(running, queue, admit, budget, NOW, AGING)]
+    def renew(request: Request) -> None:
+        request.computed = max(request.computed, cached.get(request.id, 0))
+
+    shares = share_budget(running, queue, admit, renew, budget, NOW, AGING)
+    return [(request.id, count) for request, count in shares]
 
 
 def test_whole_prompts_go_first_and_a_longer_one_gets_the_rest() -> None:
@@ -92,3 +102,10 @@ def test_an_aged_head_of_the_queue_takes_its_turn_among_the_aged() -> None:
 def test_an_aged_head_that_cannot_be_admitted_holds_up_no_running_prompt() -> None:
     running = prompts(("a", 50, 0.15), ("b", 3, 0.05))
     assert share(60, running, prompts(("head", 4, 0.2)), room=0) == [("a", 50), ("b", 3)]
+
+
+def test_a_prompt_that_waited_for_its_first_chunk_is_looked_up_again() -> None:
+    running = prompts(("a", 50, 0.05), ("b", 50, 0.05), ("c", 50, 0.05))
+    assert share(60, running, cached={"a": 48, "b": 45}) == [("a", 2), ("b", 5), ("c", 50)]
+    running = prompts(("aged", 50, 0.2))
+    assert share(60, running, cached={"aged": 48}) == [("aged", 2)]

@@ -9,8 +9,8 @@ import pytest
 from simulated_engine import VOCABULARY, SimulatedEngine, expected_output, make_request
 
 from helios.cache import prefix
+from helios.schedule.refusal import NeverFits, QueueFull
 from helios.schedule.request import Request, State
-from helios.schedule.scheduler import NeverFits, QueueFull
 from helios.schedule.tick import Tick
 
 TICKS = 2_000
