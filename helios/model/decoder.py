@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from helios.model.config import ModelConfig
 from helios.ops.attention import paged_attention
+from helios.ops.elementwise import add_rms_norm, silu_mul
 from helios.ops.linear import linear
-from helios.ops.rotary import rms_norm, rotate_and_store
+from helios.ops.rotary import rotate_and_store
 
 
 class Rows(NamedTuple):
@@ -39,10 +40,11 @@ class Backend:
     attention: str = "reference"
     linear: str = "reference"
     rotary: str = "reference"
+    elementwise: str = "reference"
 
     @classmethod
     def for_device(cls, device: torch.device) -> Backend:
-        return cls("triton", "triton", "triton") if device.type == "cuda" else cls()
+        return cls("triton", "triton", "triton", "triton") if device.type == "cuda" else cls()
 
 
 class Weight(nn.Module):
@@ -71,16 +73,14 @@ class Layer(nn.Module):
         self.down = Weight(c.hidden_size, c.intermediate_size)
 
     def forward(
-        self, x: Tensor, residual: Tensor, rope: Tensor, rows: Rows, k_pool: Tensor, v_pool: Tensor
+        self, x: Tensor, residual: Tensor | None, rope: Tensor, rows: Rows, k_pool: Tensor, v_pool: Tensor
     ) -> tuple[Tensor, Tensor]:
         """x, residual: [tokens, hidden]; their sum is the stream that enters and leaves the layer."""
-        residual = residual + x
-        x = self.attend(
-            rms_norm(residual, self.input_norm.weight, self.config.rms_norm_eps), rope, rows, k_pool, v_pool
-        )
-        residual = residual + x
-        x = self.transform(rms_norm(residual, self.post_norm.weight, self.config.rms_norm_eps))
-        return x, residual
+        eps, backend = self.config.rms_norm_eps, self.backend.elementwise
+        x, residual = add_rms_norm(x, residual, self.input_norm.weight, eps, backend)
+        x = self.attend(x, rope, rows, k_pool, v_pool)
+        x, residual = add_rms_norm(x, residual, self.post_norm.weight, eps, backend)
+        return self.transform(x), residual
 
     def attend(self, x: Tensor, rope: Tensor, rows: Rows, k_pool: Tensor, v_pool: Tensor) -> Tensor:
         qkv = linear(x, self.qkv.weight, self.backend.linear)
@@ -113,8 +113,8 @@ class Layer(nn.Module):
         return linear(attended.flatten(1), self.o.weight, self.backend.linear)
 
     def transform(self, x: Tensor) -> Tensor:
-        gate, up = linear(x, self.gate_up.weight, self.backend.linear).chunk(2, dim=-1)
-        return linear(nn.functional.silu(gate) * up, self.down.weight, self.backend.linear)
+        gate_up = linear(x, self.gate_up.weight, self.backend.linear)
+        return linear(silu_mul(gate_up, self.backend.elementwise), self.down.weight, self.backend.linear)
 
 
 class Decoder(nn.Module):
@@ -142,9 +142,11 @@ class Decoder(nn.Module):
         neighbour's.
         """
         x = self.embed.weight[ids]
-        residual = torch.zeros_like(x)
+        residual = None
         for layer, k_pool, v_pool in zip(self.layers, k_pools, v_pools, strict=True):
             x, residual = layer(x, residual, self.rope, rows, k_pool, v_pool)
         last = (rows.starts + rows.counts - 1).clamp(min=0)
-        x = rms_norm((residual + x)[last], self.norm.weight, self.config.rms_norm_eps)
+        x, _ = add_rms_norm(
+            x[last], residual[last], self.norm.weight, self.config.rms_norm_eps, self.backend.elementwise
+        )
         return linear(x, self.head.weight, self.backend.linear)

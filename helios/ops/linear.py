@@ -10,16 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SKINNY_ROWS = 64  # up to here the Triton kernel beats cuBLAS on an H200
-
 
 @torch.library.custom_op("helios::linear", mutates_args=())
 def linear(x: Tensor, weight: Tensor, backend: str) -> Tensor:
     """x: [tokens, in]. weight: [out, in]. Returns [tokens, out] in x's dtype, accumulated in fp32 on CUDA."""
-    if backend == "triton" and x.shape[0] <= SKINNY_ROWS and x.dtype in (torch.bfloat16, torch.float16):
-        from helios.ops.linear_triton import skinny_linear
+    if backend == "triton" and x.dtype in (torch.bfloat16, torch.float16):
+        from helios.ops.linear_triton import choose_tile, skinny_linear
 
-        return skinny_linear(x, weight)
+        tile = choose_tile(x.shape[0], *weight.shape)
+        if tile is not None:
+            return skinny_linear(x, weight, tile)
     return F.linear(x, weight)
 
 
