@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from helios.server.errors import ApiError
 
@@ -16,32 +16,26 @@ from helios.server.errors import ApiError
 _DISCARD_FACTOR = 2
 
 
-class _TooLargeError(Exception):
-    pass
-
-
 async def read_json_body(request: Request, limit: int) -> bytes:
-    """The body, unpacked, at most `limit` bytes. Raises ApiError 413 beyond it and 415 for what is not JSON."""
+    """The body, unpacked, at most `limit` bytes. Raises ApiError: 413 beyond that, 415 for what is not JSON by its
+    headers, 400 for broken gzip; ClientDisconnect if the client leaves before its end."""
     _check_type(request)
-    unpack = _unpacker(request)
+    unpacker = _unpacker(request)
     announced = request.headers.get("content-length", "")
+    too_large = announced.isdigit() and int(announced) > limit
     body = bytearray()
     received = 0
-    too_large = announced.isdigit() and int(announced) > limit
     async for chunk in request.stream():
         received += len(chunk)
         if not too_large:
-            try:
-                body += unpack(chunk, limit - len(body))
-            except _TooLargeError:
-                too_large = True
-                body.clear()
-        if too_large and received > limit * _DISCARD_FACTOR:
+            body += unpacker.unpack(chunk, limit - len(body) + 1)
+            too_large = len(body) > limit
+        elif received > limit * _DISCARD_FACTOR:
             break
     if too_large:
-        raise ApiError(
-            413, f"The body is larger than {limit} bytes, the limit (max_body_bytes).", code="body_too_large"
-        )
+        message = f"The body is larger than {limit} bytes, the limit (max_body_bytes)."
+        raise ApiError(413, message, code="body_too_large")
+    unpacker.check_end()
     return bytes(body)
 
 
@@ -53,30 +47,37 @@ def _check_type(request: Request) -> None:
         raise ApiError(415, "The body must be JSON, sent with the header Content-Type: application/json.")
 
 
-def _unpacker(request: Request):
+def _unpacker(request: Request) -> _Plain | _Gzip:
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding in ("", "identity"):
-        return _plain
-    if encoding != "gzip":
-        raise ApiError(415, "Content-Encoding must be gzip or absent.")
-    inflater = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+        return _Plain()
+    if encoding == "gzip":
+        return _Gzip()
+    raise ApiError(415, "Content-Encoding must be gzip or absent.")
 
-    def inflate(chunk: bytes, room: int) -> bytes:
+
+class _Plain:
+    def unpack(self, chunk: bytes, at_most: int) -> bytes:
+        return chunk[:at_most]
+
+    def check_end(self) -> None:
+        pass
+
+
+class _Gzip:
+    def __init__(self) -> None:
+        self._inflater = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+
+    def unpack(self, chunk: bytes, at_most: int) -> bytes:
         try:
-            plain = inflater.decompress(chunk, room + 1)
+            return self._inflater.decompress(chunk, at_most)
         except zlib.error:
-            raise ApiError(400, "The body is not valid gzip, as Content-Encoding says it is.") from None
-        if len(plain) > room:
-            raise _TooLargeError
-        return plain
+            raise _broken_gzip() from None
 
-    return inflate
-
-
-def _plain(chunk: bytes, room: int) -> bytes:
-    if len(chunk) > room:
-        raise _TooLargeError
-    return chunk
+    def check_end(self) -> None:
+        if not self._inflater.eof:
+            raise _broken_gzip()
 
 
-__all__ = ["ClientDisconnect", "read_json_body"]
+def _broken_gzip() -> ApiError:
+    return ApiError(400, "The body is not whole, valid gzip, as Content-Encoding says it is.")
