@@ -161,6 +161,23 @@ def test_a_request_that_has_not_begun_can_look_again() -> None:
     assert pool.found(ids(13)) == pages[:3]
 
 
+def test_looking_again_never_mixes_pages_from_before_and_after_a_clearing() -> None:
+    pool = Pool()
+    pool.remember(ids(5))
+    half, half_pages = pool.start(ids(13))
+    none, none_pages = pool.start(ids(13, 100))
+    pool.cache.clear()
+    pool.remember(ids(9))
+    pool.remember(ids(5, 100))
+    assert not pool.cache.extend(half, half_pages, ids(13)), "it holds a page from before"
+    assert pool.cache.extend(none, none_pages, ids(13, 100))
+    pool.cache.insert(half, ids(13), half_pages, 12)
+    pool.cache.insert(none, ids(13, 100), none_pages, 12)
+    assert len(pool.found(ids(13))) == 2
+    assert pool.found(ids(13, 100)) == none_pages[:3]
+    pool.check()
+
+
 def test_unused_leaves_go_first_and_the_oldest_of_them() -> None:
     pool = Pool()
     root = ids(4)

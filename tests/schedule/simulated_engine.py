@@ -118,6 +118,7 @@ class SimulatedEngine:
         self.sampled: dict[Request, list[int]] = {}  # device side, so ahead of request.output
         self.poisoned: set[Request] = set()
         self.in_flight: deque[Launch] = deque()
+        self.reached: dict[Request, int] = {}  # where the request's next row has to begin
         self.ended: list[Request] = []
         self.ticks: list[Tick] = []
 
@@ -133,6 +134,11 @@ class SimulatedEngine:
             seats = [request.seat for request in tick.requests]
             self.in_flight.append(Launch(tick, tables, seats, bad_rows or set()))
             self.ticks.append(tick)
+            for request, start, count in zip(tick.requests, tick.starts, tick.counts, strict=True):
+                assert start == self.reached.get(request, request.cached), (
+                    "a token was left out or computed twice"
+                )
+                self.reached[request] = start + count
         return tick
 
     def read_back(self) -> list[Request]:

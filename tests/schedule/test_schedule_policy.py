@@ -109,3 +109,10 @@ def test_a_prompt_that_waited_for_its_first_chunk_is_looked_up_again() -> None:
     assert share(60, running, cached={"a": 48, "b": 45}) == [("a", 2), ("b", 5), ("c", 50)]
     running = prompts(("aged", 50, 0.2))
     assert share(60, running, cached={"aged": 48}) == [("aged", 2)]
+
+
+def test_only_prompts_that_are_about_to_compute_are_looked_up_again() -> None:
+    looked_up: list[str] = []
+    running = prompts(*((f"long {i}", 50, 0.05) for i in range(20)), ("short", 3, 0.05))
+    share_budget(running, deque(), lambda: None, lambda request: looked_up.append(request.id), 10, NOW, AGING)
+    assert looked_up == ["long 0", "short"]
