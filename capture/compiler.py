@@ -18,6 +18,10 @@ Unbacked = Mapping[int | str, Mapping[int, str]]
 """Argument position or keyword -> {dimension: name}. Dimensions that share a name always have the same size."""
 
 
+LENIENT_RECOMPILES = 256
+"""A lenient seal lets a step be compiled this often: late compilations must slow a service down, not end it."""
+
+
 class StepListener(Protocol):
     """What a step tells its audit: the part of `capture.audit.Audit` that it needs."""
 
@@ -115,6 +119,8 @@ class CompiledStep:
             # The constructor sets the stance at once; it is put back until a call enters it.
             self._stance = torch.compiler.set_stance("fail_on_recompile")
             self._stance.__exit__(None, None, None)
+        else:
+            allow_recompiles(LENIENT_RECOMPILES)
         self._run = self._run_strict if strict else self._compiled
 
     def unseal(self) -> None:

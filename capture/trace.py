@@ -17,6 +17,10 @@ from typing import Any
 
 from capture.events import CacheLookup, Compilation, Event, Location, advise
 
+HOST_SYNC_ADVICE = (
+    "Keep the value, and every size that depends on it, in a tensor on the device: "
+    "a graph that waits for the host cannot be captured."
+)
 _LOGGER = logging.getLogger("torch.__trace")
 _CONTEXT = {
     "rank",
@@ -124,7 +128,7 @@ class TraceListener(logging.Handler):
                         "host_sync",
                         f"{operation} reads a tensor's values on the host inside the compiled graph",
                         location,
-                        advice="Keep the value in a tensor on the device: no graph that waits for the host can be captured.",
+                        advice=HOST_SYNC_ADVICE,
                     )
 
     def _buffer_copies(self, code: str, file: str) -> Iterable[Event]:
@@ -189,6 +193,14 @@ def finished(metrics: dict[str, Any], heard: _Open) -> Event:
         reason = str(metrics.get("fail_reason") or metrics["fail_type"])
         file, line = metrics.get("fail_user_frame_filename"), metrics.get("fail_user_frame_lineno")
         place = Location(file, line, location.function) if file else location
+        if "RecompileLimit" in metrics["fail_type"]:
+            return Event(
+                "failed",
+                "the limit of recompiles was reached",
+                place,
+                advice="Look at the recompiles before this one for the guard that fails from call to call.",
+                compilation=compilation,
+            )
         kind = "graph_break" if metrics["fail_type"] in ("Unsupported", "UserError") else "failed"
         return Event(kind, _headline(reason), place, advice=_hint(reason), compilation=compilation)
     if not heard.reasons:
@@ -230,6 +242,9 @@ def _headline(reason: str) -> str:
 
 
 def _hint(reason: str) -> str:
+    """What to change: for values read on the host our own words, since the compiler's ends in an uncapturable graph."""
+    if "capture_scalar_outputs" in reason or "Dynamic shape operator" in reason:
+        return HOST_SYNC_ADVICE
     hints = re.findall(r"^\s*Hint: (.+)$", reason, flags=re.MULTILINE)
     return hints[0] if hints else "Rewrite this line with tensor operations only, or move it out of the step."
 

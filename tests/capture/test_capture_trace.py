@@ -73,9 +73,11 @@ def test_a_compilation_gathers_its_kernels_cache_and_seconds():
 
 def test_a_compilation_that_fails_otherwise_is_no_graph_break():
     with Audit() as audit:
-        finish_compilation(fail_type="FailOnRecompileLimitHit", fail_reason="recompile_limit reached")
-        (event,) = audit.events()
-    assert (event.kind, event.reason) == ("failed", "recompile_limit reached")
+        finish_compilation(fail_type="BackendCompilerFailed", fail_reason="ValueError: no")
+        finish_compilation(fail_type="FailOnRecompileLimitHit", fail_reason="Hard failure due to fullgraph")
+        backend, limit = audit.events()
+    assert (backend.kind, backend.reason) == ("failed", "ValueError: no")
+    assert (limit.kind, limit.reason) == ("failed", "the limit of recompiles was reached")
 
 
 def test_records_that_make_no_sense_are_let_pass(monkeypatch):
