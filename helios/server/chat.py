@@ -49,7 +49,9 @@ def chat_router(state: ServerState) -> APIRouter:
         arrived = time.monotonic()
         about = (body, text, state.config, state.names, state.engine.info["max_model_len"])
         job = prepare(*about) if len(body) <= INLINE_BYTES else await asyncio.to_thread(prepare, *about)
-        heading = Heading(f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), job.request.model)
+        heading = Heading(
+            f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), job.request.model or state.names[0]
+        )
         generations = Generations(
             state.engine,
             [_generation(heading, job, text, i, arrived) for i in range(job.request.n or 1)],

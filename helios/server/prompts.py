@@ -54,7 +54,7 @@ def prepare(
 ) -> Job:
     """Raises ApiError for whatever the client has to change; nothing has reached the engine then."""
     request = parse_chat_request(body)
-    if request.model not in names:
+    if request.model is not None and request.model not in names:
         raise unknown_model(request.model, names)
     refuse_unsupported(request)
     tools = offered_tools(request)

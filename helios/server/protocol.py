@@ -102,7 +102,7 @@ class ChatRequest(_Body):
     """See OpenAI's reference; null means the same as absent. Fields beyond it: top_k, min_p, stop_token_ids,
     ignore_eos, skip_special_tokens, chat_template_kwargs, cache_salt (separates prefix-cache users)."""
 
-    model: str
+    model: str | None = None  # None means the one that is served
     messages: list[ChatMessage] = Field(min_length=1)
     max_tokens: int | None = None
     max_completion_tokens: int | None = None

@@ -160,6 +160,14 @@ async def test_another_model_is_not_found(engine: FakeEngine, text: ModelText, s
     assert error_of(response)["code"] == "model_not_found"
 
 
+async def test_a_request_that_names_no_model_gets_the_one_there_is(
+    engine: FakeEngine, text: ModelText
+) -> None:
+    body = chat()
+    del body["model"]
+    assert (await post(engine, text, body)).json()["model"] == "tiny"
+
+
 async def test_every_listed_model_works_and_no_other(engine: FakeEngine, text: ModelText) -> None:
     async with client_of(app_for(engine, text)) as client:
         for model in (await client.get("/v1/models")).json()["data"]:
