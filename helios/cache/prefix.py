@@ -36,7 +36,7 @@ class Entry:
     """
 
     digest: bytes
-    parent: Entry | None
+    parent: Entry | None = field(repr=False)
     salt: str
     tokens: bytes
     page: int
