@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from simulated_engine import SimulatedEngine, expected_output, make_request
 
@@ -189,7 +191,7 @@ def abort_while_decoding(engine: SimulatedEngine) -> None:
 @pytest.mark.parametrize(
     "go_on", [abort_while_waiting, abort_while_prefilling, abort_in_flight, abort_while_decoding]
 )
-def test_abort_frees_exactly_once_in_every_state(go_on) -> None:
+def test_abort_frees_exactly_once_in_every_state(go_on: Callable[[SimulatedEngine], None]) -> None:
     engine = SimulatedEngine()
     request, other = make_request("r", 30, 20), make_request("other", 3, 20)
     engine.add(request, other)
