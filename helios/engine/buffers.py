@@ -108,7 +108,8 @@ class StepBuffers:
         row = self._table_array[seat]
         row[: len(request.pages)] = request.pages
         row[len(request.pages) :] = 0
-        # The row's last copy was read by a tick that has ended: the seat is free only after its read-back.
+        # An earlier owner of the seat may have a tick in flight that now sees this row: its id is dropped, and its KV
+        # goes to the slots that were computed when that tick was filled.
         self.page_table[seat].copy_(self._tables[seat], non_blocking=True)
         self._controls[seat] = (params.temperature, params.top_p, params.min_p, max(params.top_k, 0))
         self._seeds[seat] = self._random.integers(2**63 - 1) if params.seed is None else params.seed

@@ -137,6 +137,7 @@ class EngineCore:
             "generated_tokens": self._counts["generated_tokens"],
             "prompt_tokens": self._counts["prompt_tokens"],
             "graph_replays": self._runner.replays,
+            "eager_ticks": self._runner.step.eager_calls,
             "padding_waste": round(ladder.waste(), 4),
             "capture": self.audit.verdict(),
             "prefix_cache": None if self._prefix_cache is None else self._prefix_cache.stats(),

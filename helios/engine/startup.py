@@ -90,7 +90,7 @@ class Phases:
             yield lambda done, total: self.report(Progress(name, done, total))
         self.seconds[name] = round(time.perf_counter() - began, 3)
         self.report(Progress(name, seconds=self.seconds[name]))
-        logger.info("%-16s %7.2f s", name, self.seconds[name])
+        logger.debug("%-16s %7.2f s", name, self.seconds[name])
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,9 @@ def start(config: EngineConfig, audit: Audit, report: Callable[[Progress], None]
             activations = torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
         else:
             activations = 0
+    if config.compile_diagnostics:
+        for event in audit.events():
+            logger.info("%s; %s", event, event.compilation or event.advice)
     memory, graphs = None, 0
     if device.type == "cuda":
         with phases.phase("measure graphs") as each:
@@ -175,6 +178,10 @@ def start(config: EngineConfig, audit: Audit, report: Callable[[Progress], None]
         with phases.phase("warm up"):
             for bucket in capture_order(ladder):
                 runner.warm_up(bucket)
+    audit.watch(
+        {f"KV pool tensor {index}": tensor for index, tensor in enumerate(runner.pool.tensors)}
+        | {"page table": runner.buffers.page_table, "last ids": runner.buffers.last_ids}
+    )
     runner.step.seal(strict=config.strict_capture)
     audit.seal()
     ladder.reset()
@@ -261,7 +268,7 @@ def make_runner(
         unbacked=varying_dimensions(decoder.config.num_layers),
         skip_module_guards=True,
         compile=config.compile,
-        listener=audit,
+        listener=audit if config.compile else None,  # asked for, an eager tick is no news
     )
     buffers = StepBuffers(
         ladder.buckets,

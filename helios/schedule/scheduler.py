@@ -53,12 +53,11 @@ class Scheduler:
         allocator: PageAllocator,
         prefix_cache: PrefixCache | None,
         aging_seconds: float = 0.1,
-        batch_wait_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """max_num_seqs: seats. max_num_batched_tokens: token budget of a tick. max_queue_size: requests that may
         wait beyond those the free seats can take at the next tick. aging_seconds: wait after which a prompt goes
-        first. batch_wait_seconds: how long an idle engine holds a first arrival for company. Raises ValueError.
+        first. Raises ValueError.
         """
         for name, value, least in (
             ("max_num_seqs", max_num_seqs, 1),
@@ -67,7 +66,6 @@ class Scheduler:
             ("max_model_len", max_model_len, 2),
             ("page_size", page_size, 1),
             ("aging_seconds", aging_seconds, 0),
-            ("batch_wait_seconds", batch_wait_seconds, 0),
         ):
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
@@ -79,7 +77,6 @@ class Scheduler:
         self._allocator = allocator
         self._cache = prefix_cache
         self._aging = aging_seconds
-        self._batch_wait = batch_wait_seconds
         self._clock = clock
 
         self._open: dict[str, Request] = {}  # every request that has not finished
@@ -103,14 +100,6 @@ class Scheduler:
         """Whether any request is open. A last tick in flight for aborted requests does not count."""
         return bool(self._open)
 
-    @property
-    def wake_at(self) -> float | None:
-        """Clock time until which plan() holds a first arrival for company, None if it holds nobody."""
-        full = len(self._waiting) >= self.max_num_seqs
-        if not (self._batch_wait and self._waiting) or full or len(self._free_seats) < self.max_num_seqs:
-            return None
-        return self._waiting[0].waiting_since + self._batch_wait
-
     def add(self, request: Request) -> None:
         """Queue a request. Raises QueueFull, NeverFits, or ValueError for one that makes no sense."""
         if request.id in self._open:
@@ -129,13 +118,10 @@ class Scheduler:
         self._waiting.append(request)
 
     def plan(self) -> Tick | None:
-        """Write the next tick, or return None if nothing can be computed now (see wake_at)."""
+        """Write the next tick, or return None if nothing can be computed now."""
         now = self._clock()
         if self._settled:
             self._sift()
-        wake_at = self.wake_at
-        if wake_at is not None and now < wake_at:
-            return None
 
         decoding = self._decoding
         rows = len(decoding)

@@ -91,7 +91,6 @@ class SimulatedEngine:
     caching: bool = True
     ttl: float = 300.0
     aging_seconds: float = 0.1
-    batch_wait_seconds: float = 0.0
     clock: Clock = field(default_factory=Clock)
     tick_seconds: float = 0.01
 
@@ -109,7 +108,6 @@ class SimulatedEngine:
             allocator=self.allocator,
             prefix_cache=self.cache,
             aging_seconds=self.aging_seconds,
-            batch_wait_seconds=self.batch_wait_seconds,
             clock=self.clock,
         )
         self.slots = [[(0, 0)] * self.page_size for _ in range(self.num_pages)]  # (token, value)

@@ -101,26 +101,6 @@ def test_the_lowest_free_seat_is_taken() -> None:
     assert late.seat == 0
 
 
-def test_a_first_arrival_waits_for_company_only_when_nothing_runs() -> None:
-    engine = SimulatedEngine(batch_wait_seconds=0.05, max_num_seqs=2, tick_seconds=0.0)
-    start = engine.clock.now
-    engine.add(make_request("a", 3, 30))
-    assert engine.launch() is None
-    assert engine.scheduler.wake_at == start + 0.05
-    assert engine.scheduler.has_work
-    engine.clock.now += 0.05
-    assert engine.step().rows == 1
-    engine.add(make_request("b", 3, 30))
-    assert engine.scheduler.wake_at is None
-    assert engine.step().rows == 2
-
-
-def test_a_full_house_does_not_wait_for_more_company() -> None:
-    engine = SimulatedEngine(batch_wait_seconds=0.05, max_num_seqs=2)
-    engine.add(make_request("a", 3), make_request("b", 3))
-    assert engine.launch().rows == 2
-
-
 def refused(request: Request, error: type[Exception], match: str, **settings: int) -> None:
     engine = SimulatedEngine(**settings)
     with pytest.raises(error, match=match):
