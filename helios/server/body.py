@@ -16,7 +16,7 @@ from helios.server.errors import ApiError
 _DISCARD_FACTOR = 2
 
 
-async def read_json_body(request: Request, limit: int) -> bytes:
+async def read_json_body(request: Request, limit: int) -> bytearray:
     """The body, unpacked, at most `limit` bytes. Raises ApiError: 413 beyond that, 415 for what is not JSON by its
     headers, 400 for broken gzip; ClientDisconnect if the client leaves before its end."""
     _check_type(request)
@@ -36,7 +36,7 @@ async def read_json_body(request: Request, limit: int) -> bytes:
         message = f"The body is larger than {limit} bytes, the limit (max_body_bytes)."
         raise ApiError(413, message, code="body_too_large")
     unpacker.check_end()
-    return bytes(body)
+    return body
 
 
 def _check_type(request: Request) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -132,6 +133,8 @@ class FaultBarrier:
 
         try:
             await self.app(scope, receive, watched)
+        except ClientDisconnect:
+            log.debug("A client hung up")
         except Exception as fault:
             log_fault("A request failed", fault, with_message=self.log_prompts)
             if not started:

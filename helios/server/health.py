@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 SILENCE_LIMIT = 10.0  # seconds without an answer after which an engine counts as stuck
 _INTERVAL = 1.0  # seconds between two questions
-_PATIENCE = 1.0  # seconds that a reader waits for a fresh answer before it gets the last one
+_PATIENCE = 0.15  # seconds that a reader waits for a fresh answer before it gets the last one
 
 
 class Pulse:

@@ -6,6 +6,7 @@ A field that changes the answer is honoured or refused; one that cannot be known
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from helios.sampling import MAX_SEED, SamplingParams
-from helios.server.errors import ApiError, bad_request, path_of
+from helios.server.errors import ApiError, bad_request
 from helios.server.protocol import ChatRequest, ToolSpec
 from helios.text.defaults import SamplingDefaults
 
@@ -60,9 +61,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 # Labels and hints that OpenAI accepts and that could not change an answer here.
 HARMLESS = frozenset({"user", "metadata", "store", "safety_identifier", "prompt_cache_key"})
 
-# What our own answers, sent back as history, carry besides the fields that the template reads.
-_HARMLESS_IN_MESSAGE = frozenset({"refusal", "annotations", "audio", "function_call", "index"})
-
 _LARGEST_TOP_K = 2**31 - 1
 
 
@@ -72,11 +70,9 @@ def refuse_unsupported(request: ChatRequest) -> None:
     for name, no_ops in UNSUPPORTED.items():
         value = extra.get(name)
         if value is not None and value not in no_ops:
-            fine = " or ".join(repr(v) for v in no_ops)
-            hint = f" Leave it out{f' or set it to {fine}' if fine else ''}."
-            raise bad_request(
-                f"{name} is not supported by this server.{hint}", param=name, code="unsupported_parameter"
-            )
+            fine = "".join(f" or set it to {json.dumps(no_op)}" for no_op in no_ops)
+            message = f"{name} is not supported by this server. Leave it out{fine}."
+            raise bad_request(message, param=name, code="unsupported_parameter")
     if request.stream_options is not None and not request.stream:
         raise bad_request("stream_options is only allowed with stream: true.", param="stream_options")
 
@@ -84,33 +80,21 @@ def refuse_unsupported(request: ChatRequest) -> None:
 def warn_unknown(request: ChatRequest) -> None:
     """One log line that names the fields nobody here reads, and never their values."""
     known = HARMLESS | UNSUPPORTED.keys()
-    names = [name for name in unknown_fields(request) if name not in known]
+    names = [name for name in dict.fromkeys(_unknown(request)) if name not in known]
     if names:
         log.warning("Ignored unknown request fields: %s", ", ".join(names))
 
 
-def unknown_fields(body: BaseModel, path: tuple[int | str, ...] = ()) -> Iterator[str]:
-    """Paths of the fields that the models do not declare, each path once, indexes left out ("messages[].name")."""
-    seen: dict[str, None] = {}
-    for step in _unknown(body, path):
-        seen.setdefault(step)
-    return iter(seen)
-
-
-def _unknown(body: BaseModel, path: tuple[int | str, ...]) -> Iterator[str]:
-    harmless = _HARMLESS_IN_MESSAGE if path and path[0] == "messages" else ()
+def _unknown(body: BaseModel, prefix: str = "") -> Iterator[str]:
+    """Names of the fields that the models do not declare, such as "messages.name"; null and [] ask for nothing."""
     for name, value in (body.model_extra or {}).items():
-        if name not in harmless and value is not None:
-            yield path_of((*path, _printable(name)))
-    for name in body.model_fields_set:
-        value = getattr(body, name, None)
+        if value is not None and value != []:
+            yield prefix + (name if name.isidentifier() and len(name) <= 64 else repr(name[:64]))
+    for name in type(body).model_fields:
+        value = getattr(body, name)
         for child in value if isinstance(value, list) else (value,):
             if isinstance(child, BaseModel):
-                yield from _unknown(child, (*path, name))
-
-
-def _printable(name: str) -> str:
-    return name if name.isidentifier() and len(name) <= 64 else repr(name[:64])
+                yield from _unknown(child, f"{prefix}{name}.")
 
 
 def sampling_params(

@@ -50,7 +50,7 @@ class Job:
 
 
 def prepare(
-    body: bytes, text: ModelText, config: ServerConfig, names: tuple[str, ...], max_model_len: int
+    body: bytes | bytearray, text: ModelText, config: ServerConfig, names: tuple[str, ...], max_model_len: int
 ) -> Job:
     """Raises ApiError for whatever the client has to change; nothing has reached the engine then."""
     request = parse_chat_request(body)
@@ -109,7 +109,10 @@ def _message(message: ChatMessage) -> dict[str, Any]:
     if message.reasoning_content is not None:
         shown["reasoning_content"] = message.reasoning_content
     if message.tool_calls:
-        shown["tool_calls"] = [call.model_dump(exclude_none=True) for call in message.tool_calls]
+        shown["tool_calls"] = [
+            call.model_dump(include={"id", "type", "function"}, exclude_none=True)
+            for call in message.tool_calls
+        ]
     if message.tool_call_id is not None:
         shown["tool_call_id"] = message.tool_call_id
     return shown

@@ -68,6 +68,9 @@ class FunctionCall(_Body):
 
 
 class ToolCall(_Body):
+    """index: what a client that collects a stream's deltas leaves in; the order of the list counts."""
+
+    index: int | None = None
     id: str | None = None
     type: Literal["function"] = "function"
     function: FunctionCall
@@ -134,7 +137,7 @@ class ChatRequest(_Body):
         return messages
 
 
-def parse_chat_request(body: bytes) -> ChatRequest:
+def parse_chat_request(body: bytes | bytearray) -> ChatRequest:
     """Raises ApiError 400 with the first thing that is wrong."""
     try:
         return ChatRequest.model_validate_json(body)

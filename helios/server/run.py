@@ -16,6 +16,7 @@ import uvicorn
 from helios.config import EngineConfig, ServerConfig
 from helios.engine.client import EngineClient, EngineDeadError
 from helios.engine.messages import AddRequest, Progress, RequestOutput
+from helios.faults import is_refusal
 from helios.model.hub import resolve
 from helios.server.app import create_app
 from helios.server.errors import unavailable
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 # Seconds that responses get to leave after draining has ended, the error events of cut-off streams among them.
 LAST_WORDS_SECONDS = 2
+PROBES = ("/live", "/health", "/metrics")
 
 
 def serve(
@@ -40,6 +42,7 @@ def serve(
     one that dies in service does not: /health then says so. on_progress: told of every step of the engine's start.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn.access").addFilter(_is_no_probe)
     return asyncio.run(_serve(engine_config, server_config, on_progress))
 
 
@@ -79,12 +82,16 @@ async def _boot(
         state.text = await asyncio.to_thread(ModelText.from_folder, files.path)
         await engine.wait_ready()
         log.info("Ready: %s at %s", state.names[0], server.url)
-    except (EngineDeadError, ValueError, OSError) as error:
-        log.error("Cannot start: %s", error)
+    except Exception as error:
+        has_said_all = isinstance(error, EngineDeadError) or is_refusal(error)
+        log.error("Cannot start: %s", error, exc_info=None if has_said_all else error)
         server.stop(exit_code=1)
-    except Exception:
-        log.exception("Cannot start")
-        server.stop(exit_code=1)
+
+
+def _is_no_probe(record: logging.LogRecord) -> bool:
+    """Whether an access log line is worth a look: probes come every second or so, and bury everything else."""
+    _, method, path, _, status = record.args
+    return not (method == "GET" and path in PROBES and status in (200, 503))
 
 
 class DrainingServer(uvicorn.Server):

@@ -28,7 +28,7 @@ async def eventually(condition: Any, seconds: float = 2.0) -> None:
 
 
 async def test_hanging_up_aborts_at_once_streamed_or_not_running_or_queued(
-    engine: FakeEngine, text: ModelText
+    engine: FakeEngine, text: ModelText, caplog: Any
 ) -> None:
     engine.info["max_model_len"] = 10_000
     engine.script, engine.pace = (lambda _: [[5]] * 5000), 0.005
@@ -60,6 +60,7 @@ async def test_hanging_up_aborts_at_once_streamed_or_not_running_or_queued(
         generated = engine.generated
         await asyncio.sleep(0.05)
         assert engine.generated == generated
+    assert [r for r in caplog.records if r.name.startswith("helios")] == []  # nothing of it is a fault
 
 
 async def test_answers_that_end_by_themselves_abort_nothing(engine: FakeEngine, text: ModelText) -> None:

@@ -71,7 +71,6 @@ async def test_a_body_that_is_no_json_object(engine: FakeEngine, text: ModelText
         ({"stop": 5}, "stop"),
         ({"stop_token_ids": [10**6]}, "stop_token_ids"),
         ({"stop_token_ids": [-1]}, "stop_token_ids"),
-        ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"chat_template_kwargs": {"enable_thinking": "false"}}, "chat_template_kwargs.enable_thinking"),
         ({"tools": [{"type": "retrieval"}]}, "tools[0].type"),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name"),
@@ -100,14 +99,18 @@ async def test_a_body_that_is_no_json_object(engine: FakeEngine, text: ModelText
 async def test_a_wrong_field_is_named(
     engine: FakeEngine, text: ModelText, fields: dict[str, Any], param: str, streamed: bool
 ) -> None:
-    if streamed and "stream_options" in fields:
-        pytest.skip("stream_options belong to a stream")
-    response = await post(engine, text, chat(**{"stream": streamed} | fields))
+    response = await post(engine, text, chat(stream=streamed, **fields))
     assert response.status_code == 400
     error = error_of(response)
     assert error["param"] == param
     assert param.split("[")[0].split(".")[0] in error["message"]
     assert engine.requests == []
+
+
+async def test_stream_options_belong_to_a_stream(engine: FakeEngine, text: ModelText) -> None:
+    response = await post(engine, text, chat(stream_options={"include_usage": True}))
+    assert response.status_code == 400
+    assert error_of(response)["param"] == "stream_options"
 
 
 async def test_unsupported_fields_may_ask_for_nothing(
@@ -130,6 +133,7 @@ async def test_unsupported_fields_may_ask_for_nothing(
         "store": True,
         "tools": [],
         "tool_choice": "auto",
+        "messages": [{"role": "user", "content": "hi", "annotations": [], "audio": None}],
     }
     response = await post(engine, text, chat(**no_ops))
     assert response.status_code == 200
