@@ -19,6 +19,10 @@ FULL_HEAT = 0.5
 """A bucket that wastes this part of its tokens gets the strongest colour."""
 
 
+OPEN_EVENTS = 3
+"""How many events a verdict line shows; the others are folded away."""
+
+
 def render_html(report: CaptureReport) -> str:
     """The whole report as one self-contained page."""
     title = f"Capture report: {report.name} on {report.device}"
@@ -57,11 +61,18 @@ def _verdict(report: CaptureReport) -> str:
         f'<div class="lines">{lines}</div>',
     ]
     for line in report.verdict:
-        if line.events:
-            parts.append(f"<h3>{line.count:,} {escape(line.title)}</h3>")
-            parts += [_event(event) for event in line.events]
+        if not line.events:
+            continue
+        shown, folded = line.events[:OPEN_EVENTS], line.events[OPEN_EVENTS:]
+        parts.append(f"<h3>{line.count:,} {escape(line.title)}</h3>")
+        parts += [_event(event) for event in shown]
+        if folded:
+            listed = "".join(_event(event) for event in folded)
+            parts.append(f"<details><summary>the next {len(folded)}</summary>{listed}</details>")
         if line.count > len(line.events):
-            parts.append(f'<p class="soft">and {line.count - len(line.events):,} more</p>')
+            parts.append(
+                f'<p class="soft">and {line.count - len(line.events):,} more that are not listed</p>'
+            )
     return "\n".join(parts)
 
 
@@ -131,7 +142,7 @@ def _floors(report: CaptureReport) -> str:
         return ""
     parts = [
         "<h2>Replay against floor</h2>",
-        '<p class="soft legend"><i></i>median replay<i class="floor"></i>floor: what its bytes and flops need</p>',
+        '<p class="soft legend"><i></i>median replay<i class="floor"></i>floor: the time that its bytes and flops need, and the part of that speed reached</p>',
     ]
     for kind in ("decode", "packed"):
         group = [bucket for bucket in timed if bucket.kind == kind]
@@ -140,12 +151,11 @@ def _floors(report: CaptureReport) -> str:
             floor = ""
             if bucket.floor_ms is not None:
                 floor = f'<i class="floor" style="left:{min(100 * bucket.floor_ms / longest, 99):.2f}%"></i>'
-            reached = f" ({percent(bucket.floor_fraction)} of floor speed)" if bucket.floor_fraction else ""
+            reached = f", {bucket.floor_fraction:.0%}" if bucket.floor_fraction else ""
             parts.append(
-                f'<div class="phase"><span class="name">{bucket.name}</span><span class="track" '
-                f'title="{number(bucket.replay_ms, 3)} ms{reached}">'
+                f'<div class="phase"><span class="name">{bucket.name}</span><span class="track">'
                 f'<i style="left:0;width:{100 * (bucket.replay_ms or 0) / longest:.2f}%"></i>{floor}</span>'
-                f'<span class="seconds">{number(bucket.replay_ms, 2)} ms</span></div>'
+                f'<span class="seconds">{number(bucket.replay_ms, 2)} ms{reached}</span></div>'
             )
     return "\n".join(parts)
 

@@ -8,6 +8,9 @@ from capture.audit import PhaseTime
 from capture.events import Event
 from capture.report import CaptureReport
 
+LISTED_GUARDS = 3
+"""How many failed guards an event lists besides the one in its reason."""
+
 
 def render_markdown(report: CaptureReport) -> str:
     """The whole report as one Markdown document."""
@@ -51,7 +54,10 @@ def event_lines(event: Event) -> list[str]:
     lines = [f"{event.reason} at {event.location}{f' ({where})' if where else ''}"]
     if event.location.source:
         lines.append(f"line: {event.location.source}")
-    lines += [f"failed guard: {guard}" for guard in event.guards if guard != event.reason]
+    others = [guard for guard in dict.fromkeys(event.guards) if guard != event.reason]
+    lines += [f"failed guard: {guard}" for guard in others[:LISTED_GUARDS]]
+    if len(others) > LISTED_GUARDS:
+        lines.append(f"and {len(others) - LISTED_GUARDS} other guards, one for each compiled artefact")
     if event.advice:
         lines.append(f"change: {event.advice}")
     return lines
