@@ -61,6 +61,8 @@ class ModelRunner:
         """Runs the step on padding, so that all that this bucket ever compiles is compiled."""
         self.buffers.blank(bucket)
         self._run(bucket)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # the staging buffer must not change under a copy that waits
 
     @torch.no_grad()
     def capture_all(self, each: Callable[[int, int], None]) -> None:
