@@ -21,6 +21,7 @@ from helios.schedule.tick import Tick
 
 ALIGNMENT = 64  # bytes; kernels compiled for aligned inputs would copy a misaligned one
 GREEDY = (0.0, 1.0, 0.0, 0.0)
+COLDEST = 1e-6  # below it logits / temperature may overflow, and the draw is greedy in all but name
 
 
 class StepInputs(NamedTuple):
@@ -111,7 +112,8 @@ class StepBuffers:
         # An earlier owner of the seat may have a tick in flight that now sees this row: its id is dropped, and its KV
         # goes to the slots that were computed when that tick was filled.
         self.page_table[seat].copy_(self._tables[seat], non_blocking=True)
-        self._controls[seat] = (params.temperature, params.top_p, params.min_p, max(params.top_k, 0))
+        temperature = params.temperature if params.temperature >= COLDEST else 0.0
+        self._controls[seat] = (temperature, params.top_p, params.min_p, max(params.top_k, 0))
         self._seeds[seat] = self._random.integers(2**63 - 1) if params.seed is None else params.seed
         self._prompts[seat] = np.array(request.prompt, dtype=np.int32)
 
