@@ -137,6 +137,10 @@ class LLM:
         (params,) = self._params_for([messages], params, "messages")
         return self._stream(self._chat_query(messages, params, tools, chat_template_kwargs, ""))
 
+    def stats(self) -> dict[str, Any]:
+        """The engine's counters: ticks, tokens, padding, the prefix cache, and what was compiled too late."""
+        return self._core.stats()
+
     def close(self) -> None:
         """Free the engine's memory. Safe to call twice."""
         if not self._closed:
