@@ -55,7 +55,7 @@ def usage_of(job: Job, generations: Iterable[Generation]) -> Usage:
 
 
 def timings_of(job: Job, generations: Iterable[Generation]) -> TimingsReply:
-    """See TimingsReply. A spans' maximum over the choices is its value."""
+    """See TimingsReply: of each span the longest that any choice had."""
     generations = list(generations)
     parts = [g.timings for g in generations]
     decode_wall = max(t.decode_wall for t in parts)

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
@@ -43,7 +44,16 @@ def chat_router(state: ServerState) -> APIRouter:
 
     @router.post("/v1/chat/completions", openapi_extra=_body_schema())
     async def chat_completions(http: Request) -> Response:
-        """OpenAI's chat completions, streamed with `stream: true`. Answers also carry a `timings` object (seconds)."""
+        """OpenAI's chat completions, streamed with `stream: true`; answers also carry a `timings` object (seconds).
+
+        - Text parts of a message are joined with nothing between them; a developer message is a system message for
+          models that know no developers.
+        - A prompt is never cut. One that fills the context is refused, an answer that would pass it is capped, and then
+          ends with finish_reason "length".
+        - max_completion_tokens wins over max_tokens. Choice i of a seeded request draws with seed + i.
+        - Completion tokens are all that the model produced, the one that ended the answer included.
+        - A field that would change the answer and is not supported is refused; one that nobody knows is named in the log.
+        """
         text = state.ready_text()
         body = await read_json_body(http, state.config.max_body_bytes)
         arrived = time.monotonic()
@@ -92,7 +102,8 @@ async def _stream(
             yield piece
 
 
-def _body_schema() -> dict:
+def _body_schema() -> dict[str, Any]:
     """The body is read and checked by hand (limits, sentences), so OpenAPI is told its shape here."""
-    schema = ChatRequest.model_json_schema(ref_template="#/components/schemas/ChatRequest/$defs/{model}")
+    here = "#/paths/~1v1~1chat~1completions/post/requestBody/content/application~1json/schema"
+    schema = ChatRequest.model_json_schema(ref_template=f"{here}/$defs/{{model}}")
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

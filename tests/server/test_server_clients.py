@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 PATH = "/v1/chat/completions"
 
 
-async def eventually(condition: Any, seconds: float = 2.0) -> None:
+async def eventually(condition: Any, seconds: float = 5.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come true"
@@ -33,7 +33,7 @@ async def test_hanging_up_aborts_at_once_streamed_or_not_running_or_queued(
     engine.info["max_model_len"] = 10_000
     engine.script, engine.pace = (lambda _: [[5]] * 5000), 0.005
     async with listening(app_for(engine, text)) as url:
-        async with httpx.AsyncClient(base_url=url) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=30) as client:
 
             async def hang_up_after(chunks: int) -> None:
                 body = chat(stream=True, max_tokens=4000, ignore_eos=True)
@@ -42,20 +42,20 @@ async def test_hanging_up_aborts_at_once_streamed_or_not_running_or_queued(
                     for _ in range(chunks):
                         await anext(lines)
 
-            async def hang_up_waiting() -> None:
-                with pytest.raises(httpx.ReadTimeout):
-                    await client.post(PATH, json=chat(max_tokens=4000), timeout=0.2)
+            async def hang_up_waiting(count: int, **fields: Any) -> None:
+                tasks = [asyncio.create_task(client.post(PATH, json=chat(**fields))) for _ in range(count)]
+                await eventually(lambda: len(engine.open) == count, 10)
+                for task in tasks:
+                    task.cancel()
 
-            await asyncio.gather(
-                *(hang_up_after(i % 4) for i in range(16)), *(hang_up_waiting() for _ in range(16))
-            )
+            await asyncio.gather(*(hang_up_after(i % 4) for i in range(16)))
             await eventually(lambda: not engine.open)
-            engine.hold.clear()  # these wait in the queue, streamed ones without a status line yet
-            queued = [asyncio.create_task(client.post(PATH, json=chat(stream=i % 2 == 0))) for i in range(8)]
-            await eventually(lambda: len(engine.open) == 8)
-            for task in queued:
-                task.cancel()
+            await hang_up_waiting(16, max_tokens=4000)
             await eventually(lambda: not engine.open)
+            engine.hold.clear()  # from here on they are queued, streams without a status line yet
+            for streamed in (False, True):
+                await hang_up_waiting(4, stream=streamed)
+                await eventually(lambda: not engine.open)
         assert len(engine.aborted) == len(engine.requests) == 40
         generated = engine.generated
         await asyncio.sleep(0.05)
@@ -64,7 +64,7 @@ async def test_hanging_up_aborts_at_once_streamed_or_not_running_or_queued(
 
 
 async def test_answers_that_end_by_themselves_abort_nothing(engine: FakeEngine, text: ModelText) -> None:
-    async with listening(app_for(engine, text)) as url, httpx.AsyncClient(base_url=url) as client:
+    async with listening(app_for(engine, text)) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:
         for streamed in (False, True):
             assert (await client.post(PATH, json=chat(stream=streamed))).status_code == 200
     assert engine.aborted == []
@@ -78,7 +78,7 @@ async def test_a_client_that_does_not_read_gets_joined_deltas_and_slows_nobody(
     engine.script = lambda _: [ids] * 4000
     body = json.dumps(chat(stream=True, max_tokens=90_000)).encode()
     head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    async with listening(app_for(engine, text)) as url, httpx.AsyncClient(base_url=url) as client:
+    async with listening(app_for(engine, text)) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**12)
         sock.connect(("127.0.0.1", httpx.URL(url).port))
@@ -89,7 +89,7 @@ async def test_a_client_that_does_not_read_gets_joined_deltas_and_slows_nobody(
         began = time.monotonic()
         engine.script = lambda _: [ids]
         assert (await client.post(PATH, json=chat())).status_code == 200
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 3
         events = b""
         while b"[DONE]" not in events[-200:]:
             events += await asyncio.wait_for(reader.read(2**16), 10)
@@ -119,7 +119,7 @@ async def test_a_body_may_be_as_large_as_the_limit_and_no_larger(engine: FakeEng
 
     async with (
         listening(app_for(engine, text, max_body_bytes=limit)) as url,
-        httpx.AsyncClient(base_url=url) as client,
+        httpx.AsyncClient(base_url=url, timeout=30) as client,
     ):
         for content, expected in ((fits, 200), (too_large, 413)):
             for how in (content, unannounced(content)):

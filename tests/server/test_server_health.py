@@ -47,7 +47,7 @@ async def test_an_engine_that_stops_answering_is_noticed_and_its_requests_are_to
 ) -> None:
     engine.hold.clear()
     app = app_for(engine, text, silence_limit=0.2)
-    async with listening(app) as url, httpx.AsyncClient(base_url=url) as client:
+    async with listening(app) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:
         waiting = asyncio.create_task(client.post("/v1/chat/completions", json=chat()))
         await asyncio.sleep(0.3)
         assert (await client.get("/health")).status_code == 200  # busy, but it answers
@@ -118,7 +118,7 @@ async def test_metrics_add_up_after_mixed_requests(engine: FakeEngine, text: Mod
     engine.script = script
     app = app_for(engine, text)
     usages = []
-    async with listening(app) as url, httpx.AsyncClient(base_url=url) as client:
+    async with listening(app) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:
         path = "/v1/chat/completions"
         for i in range(40):
             kind = i % 8
