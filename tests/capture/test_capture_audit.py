@@ -180,6 +180,19 @@ def test_a_changed_pool_is_seen_by_address_and_by_shape(audit):
     assert audit.verdict()["moved_buffers"] == 2
 
 
+def test_a_pool_of_another_shape_is_a_late_recompile_that_names_it(audit):
+    def write(pool: torch.Tensor, x: torch.Tensor) -> None:
+        pool[0] = x
+
+    step = CompiledStep(write, backend="eager", listener=audit)
+    step(torch.zeros(4, 16), torch.ones(16))
+    audit.seal()
+    step(torch.zeros(2, 16), torch.ones(16))
+    (recompile,) = audit.events(late=True)
+    assert recompile.reason.startswith("tensor 'pool' size mismatch at index 0. expected 4, actual 2")
+    assert recompile.location.function == "write"
+
+
 def test_eager_steps_are_counted_after_the_seal_and_logged_ever_more_rarely(audit, caplog):
     step = CompiledStep(sound, compile=False, listener=audit)
     step(torch.ones(1))

@@ -11,6 +11,8 @@ from capture.ladder import Bucket, Ladder
 from capture.report import load
 
 MODULE = """
+import itertools
+
 import torch
 
 table = torch.randn(50, 8)
