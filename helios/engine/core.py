@@ -184,15 +184,20 @@ class EngineCore:
 
     def _output(self, request: Request) -> RequestOutput:
         """One new id, or the end of a request that made none."""
-        if len(request.output) == 1:
+        first = len(request.output) == 1
+        if first:
             self._first_token_clock[request.id] = self._compute_clock
         failed = request.finish_reason == "error"
         ids = [] if failed else request.output[-1:]
         self._counts["generated_tokens"] += len(ids)
         if request.state is not State.FINISHED:
-            return RequestOutput(request.id, ids)
+            # An answer that a stop string ends never sees its last output, so the first one carries times too.
+            timings = self._timings(request) if first else None
+            return RequestOutput(request.id, ids, cached_tokens=request.cached, timings=timings)
         self._counts[request.finish_reason] += 1
         self._counts["prompt_tokens"] += len(request.prompt)
+        timings = self._timings(request)
+        self._first_token_clock.pop(request.id, None)
         return RequestOutput(
             request.id,
             ids,
@@ -201,14 +206,14 @@ class EngineCore:
             error=request.error,
             error_code="engine" if failed else None,
             cached_tokens=request.cached,
-            timings=self._timings(request),
+            timings=timings,
         )
 
     def _timings(self, request: Request) -> RequestTimings:
         times = request.timings
         now = time.monotonic()
         first = times.first_token or now
-        decode_began = self._first_token_clock.pop(request.id, self._compute_clock)
+        decode_began = self._first_token_clock.get(request.id, self._compute_clock)
         return RequestTimings(
             queue=times.admitted - times.arrived,
             prefix_lookup=times.prefix_lookup,

@@ -212,8 +212,8 @@ def choose_device(wanted: str) -> torch.device:
     """Raises ConfigError where CUDA is asked for and absent."""
     available = torch.cuda.is_available()
     if wanted == "auto":
-        return torch.device("cuda" if available else "cpu")
-    device = torch.device(wanted)
+        wanted = "cuda" if available else "cpu"
+    device = torch.device("cuda:0" if wanted == "cuda" else wanted)  # torch.cuda.set_device wants an index
     if device.type == "cuda" and (not available or (device.index or 0) >= torch.cuda.device_count()):
         raise ConfigError(
             f"device is {wanted}, but PyTorch sees {torch.cuda.device_count() if available else 0} CUDA devices; "
