@@ -76,14 +76,19 @@ def collect(answers: dict[str, Answer], outputs: Iterable[RequestOutput]) -> Non
             answer.end = output
 
 
-def run(core: EngineCore, *requests: AddRequest) -> dict[str, Answer]:
-    """Adds all at once and steps to the end; pages and seats must then be accounted for."""
-    add_all(core, requests)
-    answers: dict[str, Answer] = {}
+def drain(core: EngineCore, answers: dict[str, Answer] | None = None) -> dict[str, Answer]:
+    """Steps to the end, adding to `answers`; pages and seats must then be accounted for."""
+    answers = {} if answers is None else answers
     while core.has_work:
         collect(answers, core.step())
     core.scheduler.check()
     return answers
+
+
+def run(core: EngineCore, *requests: AddRequest) -> dict[str, Answer]:
+    """Adds all at once and steps to the end."""
+    add_all(core, requests)
+    return drain(core)
 
 
 @dataclass
