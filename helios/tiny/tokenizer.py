@@ -126,6 +126,11 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, model_max_length: int) ->
     write_json(folder / "tokenizer_config.json", config)
 
 
+def dump_json(value: object) -> str:
+    """JSON on one line as chat templates write it: no escapes for text beyond ASCII."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 def write_json(path: Path, value: object) -> None:
     """Writes indented UTF-8 JSON with a final newline."""
     path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,118 @@
+"""The held-out questions as records, and the rules that say whether an answer is right.
+
+A record is a plain dictionary, one JSON line: id, skill, messages, tools, thinking, max_tokens, answer, rule, value.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from helios.tiny.corpus import Chat, draw_chat
+from helios.tiny.skills import SKILLS
+from helios.tiny.skills.question import is_held_out
+from helios.tiny.skills.recall import planted
+
+Record = dict[str, Any]
+
+_TOOL_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+# Planted facts of the test set: so many questions at so many tokens of context.
+_PLANTED_LENGTHS = (2000,) * 30 + (1000,) * 10 + (300,) * 10
+
+
+def held_out_records(skill: str, count: int, seed: int) -> list[Record]:
+    """`count` different held-out questions of a skill, the same for the same seed."""
+    rng = Random(f"held-out/{seed}/{skill}")
+    seen: set[str] = set()
+    records: list[Record] = []
+    while len(records) < count:
+        chat = draw_chat(rng, held_out=True, skill=skill)
+        if skill == "planted":
+            chat = _planted_chat(rng, _PLANTED_LENGTHS[len(records) % len(_PLANTED_LENGTHS)])
+        if chat.question.key in seen:
+            continue
+        seen.add(chat.question.key)
+        records.append(_record(f"{skill}-{len(records):03}", chat))
+    return records
+
+
+def _planted_chat(rng: Random, tokens: int) -> Chat:
+    while True:
+        question = planted(rng, tokens)
+        if is_held_out(question):
+            return Chat(question, question.messages, thinking=rng.random() < 0.45)
+
+
+def _record(name: str, chat: Chat) -> Record:
+    question, target = chat.question, chat.question.target(chat.thinking)
+    return {
+        "id": name,
+        "skill": question.skill,
+        "messages": chat.messages,
+        "tools": question.tools,
+        "thinking": chat.thinking,
+        # Room for the true answer in the worst tokenization, and for a wrong one to show itself.
+        "max_tokens": min(256, len(target.encode()) + 16),
+        "answer": target,
+        "rule": question.rule,
+        "value": question.value,
+    }
+
+
+def read_records(folder: Path) -> list[Record]:
+    """Every record of a folder with one .jsonl file a skill, in the order of SKILLS."""
+    records = []
+    for skill in SKILLS:
+        lines = (folder / f"{skill}.jsonl").read_text(encoding="utf-8").splitlines()
+        records += [json.loads(line) for line in lines]
+    return records
+
+
+def is_right(record: Record, text: str, tool_calls: Iterable[dict[str, Any]] | None = None) -> bool:
+    """Whether an answer is right. `text` may hold a <think> block, which does not count; tool calls are read from
+    the text unless a server has already parsed them into `tool_calls` (name and arguments each)."""
+    content = text.split("</think>")[-1].strip()
+    rule, value = record["rule"], record["value"]
+    if rule == "tool_calls":
+        return _calls(content, tool_calls) == value
+    if tool_calls:
+        return False
+    if rule == "exact":
+        return content == value
+    if rule == "contains":
+        return value in content
+    if rule == "number":
+        numbers = re.findall(r"-?\d+", content)
+        return bool(numbers) and int(numbers[-1]) == value
+    if rule == "json":
+        return _parsed(content) == value
+    raise ValueError(
+        f"unknown rule {rule!r} in record {record['id']}; known: exact, contains, number, json, tool_calls"
+    )
+
+
+def is_well_formed(record: Record, text: str, tool_calls: Iterable[dict[str, Any]] | None = None) -> bool:
+    """Whether an answer that must be JSON or a tool call can be parsed as one, right or not; others always can."""
+    content = text.split("</think>")[-1].strip()
+    if record["rule"] == "json":
+        return isinstance(_parsed(content), dict)
+    return record["rule"] != "tool_calls" or bool(_calls(content, tool_calls))
+
+
+def _calls(content: str, tool_calls: Iterable[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    if tool_calls:
+        return [{"name": call["name"], "arguments": call["arguments"]} for call in tool_calls]
+    calls = [_parsed(found) for found in _TOOL_CALL.findall(content)]
+    whole = all(isinstance(call, dict) and call.keys() == {"name", "arguments"} for call in calls)
+    return calls if whole else None
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return None
