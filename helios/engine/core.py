@@ -60,7 +60,8 @@ class EngineCore:
         self._ended: list[RequestOutput] = []  # aborts, told with the next step's outputs
         self._compute_clock = 0.0  # seconds of device time over all ticks
         self._first_token_clock: dict[str, float] = {}
-        self._counts: Counter[str] = Counter()
+        self._requests: Counter[str] = Counter()  # accepted, refused, and ended by their reason
+        self._totals: Counter[str] = Counter()
 
     @property
     def has_work(self) -> bool:
@@ -104,14 +105,14 @@ class EngineCore:
             return self._refuse(request, "too_long", str(error))
         except ValueError as error:
             return self._refuse(request, "bad_request", str(error))
-        self._counts["accepted"] += 1
+        self._requests["accepted"] += 1
         return None
 
     def abort(self, request_id: str) -> None:
         """Ends the request in whatever state it is; an unknown or ended one is left alone."""
         if self.scheduler.abort(request_id):
             self._first_token_clock.pop(request_id, None)
-            self._counts["abort"] += 1
+            self._requests["abort"] += 1
             self._ended.append(RequestOutput(request_id, [], finish_reason="abort"))
 
     def step(self) -> list[RequestOutput]:
@@ -132,10 +133,10 @@ class EngineCore:
         ladder = self._runner.ladder
         return {
             **self.scheduler.snapshot(),
-            "requests": dict(self._counts),
-            "ticks": self._counts["ticks"],
-            "generated_tokens": self._counts["generated_tokens"],
-            "prompt_tokens": self._counts["prompt_tokens"],
+            "requests": dict(self._requests),
+            "ticks": self._totals["ticks"],
+            "generated_tokens": self._totals["generated_tokens"],
+            "prompt_tokens": self._totals["prompt_tokens"],
             "graph_replays": self._runner.replays,
             "eager_ticks": self._runner.step.eager_calls,
             "padding_waste": round(ladder.waste(), 4),
@@ -178,7 +179,7 @@ class EngineCore:
     def _read(self, launched: Launched) -> list[RequestOutput]:
         ids, ok, seconds = self._runner.read(launched)
         self._compute_clock += seconds
-        self._counts["ticks"] += 1
+        self._totals["ticks"] += 1
         progressed = self.scheduler.commit(launched.tick, ids, ok)
         return [self._output(request) for request in progressed]
 
@@ -189,13 +190,13 @@ class EngineCore:
             self._first_token_clock[request.id] = self._compute_clock
         failed = request.finish_reason == "error"
         ids = [] if failed else request.output[-1:]
-        self._counts["generated_tokens"] += len(ids)
+        self._totals["generated_tokens"] += len(ids)
         if request.state is not State.FINISHED:
             # An answer that a stop string ends never sees its last output, so the first one carries times too.
             timings = self._timings(request) if first else None
             return RequestOutput(request.id, ids, cached_tokens=request.cached, timings=timings)
-        self._counts[request.finish_reason] += 1
-        self._counts["prompt_tokens"] += len(request.prompt)
+        self._requests[request.finish_reason] += 1
+        self._totals["prompt_tokens"] += len(request.prompt)
         timings = self._timings(request)
         self._first_token_clock.pop(request.id, None)
         return RequestOutput(
@@ -225,5 +226,5 @@ class EngineCore:
         )
 
     def _refuse(self, request: AddRequest, code: str, sentence: str) -> RequestOutput:
-        self._counts["refused"] += 1
+        self._requests["refused"] += 1
         return RequestOutput(request.id, [], finish_reason="error", error=sentence, error_code=code)
