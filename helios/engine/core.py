@@ -138,7 +138,7 @@ class EngineCore:
             "generated_tokens": self._totals["generated_tokens"],
             "prompt_tokens": self._totals["prompt_tokens"],
             "graph_replays": self._runner.replays,
-            "eager_ticks": self._runner.step.eager_calls,
+            "eager_ticks": 0 if self.config.compile else self._totals["ticks"],
             "padding_waste": round(ladder.waste(), 4),
             "capture": self.audit.verdict(),
             "prefix_cache": None if self._prefix_cache is None else self._prefix_cache.stats(),
