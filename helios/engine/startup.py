@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from capture.audit import Audit
 from capture.compiler import CompiledStep
@@ -283,7 +284,12 @@ def make_runner(
 
 
 def use_cache_dir(folder: Path) -> None:
-    """Keeps compiled artefacts in `folder` across starts, unless the environment already names other places."""
+    """Keeps compiled artefacts in `folder` across starts, unless the environment already names other places.
+
+    Importing torch's compiler writes its own default, under /tmp, into the environment; that is nobody's choice.
+    """
+    if os.environ.get("TORCHINDUCTOR_CACHE_DIR") == default_cache_dir():
+        del os.environ["TORCHINDUCTOR_CACHE_DIR"]
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
     os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "triton"))
 
