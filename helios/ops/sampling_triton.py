@@ -22,77 +22,87 @@ def _mix32(x):
 
 
 @triton.jit
-def _ordered(x):
-    """Float bits as an int32 that sorts like the float."""
-    bits = x.to(tl.int32, bitcast=True)
-    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+def _key(raw):
+    """A float's bits as an int32 that sorts like the float: 16 bits wide for a 16-bit float, so half the steps."""
+    if raw.dtype.primitive_bitwidth == 16:
+        bits = raw.to(tl.int16, bitcast=True).to(tl.int32)
+        key = tl.where(bits < 0, bits ^ 0x7FFF, bits)
+    else:
+        bits = raw.to(tl.int32, bitcast=True)
+        key = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    return key
 
 
 @triton.jit
-def _unordered(bits):
-    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.float32, bitcast=True)
+def _value(key, dtype: tl.constexpr):
+    """The float that _key made the key of, as fp32."""
+    if dtype.primitive_bitwidth == 16:
+        bits = tl.where(key < 0, key ^ 0x7FFF, key).to(tl.int16)
+        value = bits.to(dtype, bitcast=True).to(tl.float32)
+    else:
+        value = tl.where(key < 0, key ^ 0x7FFFFFFF, key).to(tl.float32, bitcast=True)
+    return value
 
 
 @triton.jit
-def _scaled(logits, offsets, vocab, temperature):
-    return tl.load(logits + offsets, mask=offsets < vocab, other=float("-inf")).to(tl.float32) / temperature
+def _raw(logits, offsets, vocab):
+    return tl.load(logits + offsets, mask=offsets < vocab, other=float("-inf"))
 
 
 @triton.jit
 def _threshold_kernel(logits, stride, controls, thresholds, vocab, block: tl.constexpr):
-    """Program r: the smallest scaled logit that row r keeps, to thresholds[r]; -inf where it keeps all."""
+    """Program r: the smallest logit that row r keeps, to thresholds[r]; -inf where it keeps all."""
     row = tl.program_id(0).to(tl.int64)
     temperature = tl.load(controls + row * 4)
     top_p = tl.load(controls + row * 4 + 1)
     min_p = tl.load(controls + row * 4 + 2)
     top_k = tl.load(controls + row * 4 + 3)
     tl.store(thresholds + row, float("-inf"))
-    if (temperature == 0.0) | ((top_p >= 1.0) & (min_p <= 0.0) & ((top_k <= 0.0) | (top_k >= vocab))):
+    limited = (top_k > 0.0) & (top_k < vocab)
+    if (temperature == 0.0) | ((top_p >= 1.0) & (min_p <= 0.0) & (limited == 0)):
         return
     logits += row * stride
-    peaks = tl.full([block], float("-inf"), tl.float32)
+    dtype: tl.constexpr = logits.dtype.element_ty
+    peaks = tl.full([block], -0x7FFFFFFF, tl.int32)
     for n in tl.range(0, vocab, block):
-        peaks = tl.maximum(peaks, _scaled(logits, n + tl.arange(0, block), vocab, temperature))
-    peak = tl.max(peaks, 0)
-    keep = tl.where(min_p > 0.0, peak + tl.log(min_p), float("-inf"))
-
-    if (top_k > 0.0) & (top_k < vocab):
-        # The largest threshold with at least top_k logits at or above it: `low` always has, `high` never.
-        low = _ordered(tl.maximum(keep, -3.0e38)).to(tl.int64)
-        high = _ordered(peak).to(tl.int64) + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            bound = _unordered(middle.to(tl.int32))
+        peaks = tl.maximum(peaks, _key(_raw(logits, n + tl.arange(0, block), vocab)))
+    peak_key = tl.max(peaks, 0)
+    peak = _value(peak_key, dtype)
+    # Bisection over keys. The lower end is always low enough, the upper one never is.
+    floor = _key(tl.full([1], float("-inf"), dtype))
+    kept = tl.min(floor, 0).to(tl.int64)
+    if limited:
+        high = peak_key.to(tl.int64) + 1
+        while high - kept > 1:
+            middle = (kept + high) // 2
             found = tl.zeros([block], tl.int32)
             for n in tl.range(0, vocab, block):
-                found += (_scaled(logits, n + tl.arange(0, block), vocab, temperature) >= bound).to(tl.int32)
+                found += (_key(_raw(logits, n + tl.arange(0, block), vocab)) >= middle).to(tl.int32)
             if tl.sum(found, 0) >= top_k:
-                low = middle
+                kept = middle
             else:
                 high = middle
-        keep = tl.maximum(keep, _unordered(low.to(tl.int32)))
-
+    least = tl.where(min_p > 0.0, peak + temperature * tl.log(min_p), float("-inf"))
     if top_p < 1.0:
         mass = tl.zeros([block], tl.float32)
         for n in tl.range(0, vocab, block):
-            x = _scaled(logits, n + tl.arange(0, block), vocab, temperature)
-            mass += tl.where(x >= keep, tl.exp(x - peak), 0.0)
+            raw = _raw(logits, n + tl.arange(0, block), vocab)
+            x = raw.to(tl.float32)
+            mass += tl.where((_key(raw) >= kept) & (x >= least), tl.exp((x - peak) / temperature), 0.0)
         wanted = top_p * tl.sum(mass, 0)
-        low = _ordered(tl.maximum(keep, -3.0e38)).to(tl.int64)
-        high = _ordered(peak).to(tl.int64) + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            bound = _unordered(middle.to(tl.int32))
+        high = peak_key.to(tl.int64) + 1
+        while high - kept > 1:
+            middle = (kept + high) // 2
             mass = tl.zeros([block], tl.float32)
             for n in tl.range(0, vocab, block):
-                x = _scaled(logits, n + tl.arange(0, block), vocab, temperature)
-                mass += tl.where(x >= bound, tl.exp(x - peak), 0.0)
+                raw = _raw(logits, n + tl.arange(0, block), vocab)
+                x = raw.to(tl.float32)
+                mass += tl.where((_key(raw) >= middle) & (x >= least), tl.exp((x - peak) / temperature), 0.0)
             if tl.sum(mass, 0) >= wanted:
-                low = middle
+                kept = middle
             else:
                 high = middle
-        keep = tl.maximum(keep, _unordered(low.to(tl.int32)))
-    tl.store(thresholds + row, keep)
+    tl.store(thresholds + row, tl.maximum(_value(kept.to(tl.int32), dtype), least))
 
 
 @triton.jit
@@ -127,7 +137,7 @@ def _slice_kernel(
             uniform = tl.minimum(uniform, 0.99999994)
             # log1p for small arguments: two terms are exact in fp32 below 2^-10.
             wait = tl.where(uniform < 0.0009765625, uniform * (1.0 + 0.5 * uniform), -tl.log(1.0 - uniform))
-            x = tl.where(x >= keep, x - tl.log(wait), float("-inf"))
+            x = tl.where(raw >= keep, x - tl.log(wait), float("-inf"))
         better = x > values
         values = tl.where(better, x, values)
         ids = tl.where(better, offsets, ids)
@@ -174,7 +184,7 @@ def sample(
     best_values = torch.empty(rows, slices, dtype=torch.float32, device=logits.device)
     best_ids = torch.empty(rows, slices, dtype=torch.int32, device=logits.device)
     broken = torch.empty(rows, slices, dtype=torch.int32, device=logits.device)
-    _threshold_kernel[(rows,)](logits, logits.stride(0), controls, thresholds, vocab, 8192, num_warps=16)
+    _threshold_kernel[(rows,)](logits, logits.stride(0), controls, thresholds, vocab, 16384, num_warps=32)
     _slice_kernel[(rows, slices)](
         logits, logits.stride(0), controls, seeds, contexts, thresholds, best_values, best_ids, broken, vocab,
         slice_size, block, num_warps=8,
