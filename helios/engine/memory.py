@@ -94,16 +94,29 @@ def plan_pages(
         f"libraries of this process hold {memory.own / GIB:.2f} GiB, and gpu_memory_utilization is {gpu_memory_utilization}."
     )
     if pages < 2:
+        advice = (
+            "Raise kv_cache_memory."
+            if kv_cache_memory is not None or memory is None
+            else "Raise gpu_memory_utilization, free memory held by other processes, or lower max_num_batched_tokens "
+            "and max_num_seqs."
+        )
         raise OutOfMemory(
-            f"The KV pool would have {max(wanted, 0) / MIB:.0f} MiB, and two pages need {2 * shape.page_bytes / MIB:.0f} MiB."
-            f"{numbers} Raise gpu_memory_utilization, free memory held by other processes, or lower "
-            f"max_num_batched_tokens and max_num_seqs."
+            f"The KV pool would have {_in_words(max(wanted, 0))}, and two pages need {_in_words(2 * shape.page_bytes)}."
+            f"{numbers} {advice}"
         )
     if memory is not None and pages * shape.page_bytes > memory.free:
         raise OutOfMemory(
-            f"A KV pool of {pages * shape.page_bytes / GIB:.2f} GiB does not fit.{numbers} Lower num_pages or kv_cache_memory."
+            f"A KV pool of {_in_words(pages * shape.page_bytes)} does not fit.{numbers} "
+            f"Lower num_pages or kv_cache_memory."
         )
     return pages
+
+
+def _in_words(size: int) -> str:
+    """Bytes in the unit that leaves a readable number."""
+    if size >= GIB:
+        return f"{size / GIB:.2f} GiB"
+    return f"{size / MIB:.2f} MiB" if size >= MIB else f"{size} bytes"
 
 
 def read_device_memory(device: torch.device, context_bytes: int) -> DeviceMemory:
