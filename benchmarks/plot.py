@@ -18,20 +18,22 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.record import REPORTS
 
 COLUMNS = 3
+LEAST_RANGE = 4
 PANEL_INCHES = (4.6, 3.2)
 
 
 @dataclass(frozen=True)
 class Point:
-    """One case of a benchmark. labels: its parameters by name; seconds: median and quartiles."""
+    """One case of a benchmark. labels: its parameters by name, case: as pytest shows them; median and quartiles in seconds."""
 
     suite: str
     benchmark: str
+    case: str
     labels: dict[str, Any]
     median: float
     low: float
@@ -46,11 +48,13 @@ def read_points(file: Path) -> list[Point]:
     points = []
     for each in body["benchmarks"]:
         path, name = each["fullname"].split("::", 1)
+        name, _, case = name.removesuffix("]").partition("[")
         stats = each["stats"]
         points.append(
             Point(
                 suite=Path(path).stem.removeprefix("test_bench_"),
-                benchmark=name.split("[")[0].removeprefix("test_").replace("_", " "),
+                benchmark=name.removeprefix("test_").replace("_", " "),
+                case=case,
                 labels=each["params"] or {},
                 median=stats["median"],
                 low=stats["q1"],
@@ -83,7 +87,6 @@ def plot_benchmark(panel: Axes, runs: dict[str, list[Point]]) -> None:
     """Lines over the one numeric parameter where there is one, for each value of the others; else bars."""
     points = [point for each in runs.values() for point in each]
     number = next((name for name in points[0].labels if _is_number(points[0].labels[name])), None)
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: spell_seconds(seconds)))
     if number is None or len({point.labels[number] for point in points}) < 2:
         _bars(panel, runs)
         return
@@ -100,7 +103,13 @@ def plot_benchmark(panel: Axes, runs: dict[str, list[Point]]) -> None:
             panel.fill_between(x, low, high, color=line.get_color(), alpha=0.2)
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
+    low, high = panel.get_ylim()
+    if high < LEAST_RANGE * low:  # or a flat line would look like a mountain
+        middle, reach = math.sqrt(low * high), math.sqrt(LEAST_RANGE)
+        panel.set_ylim(middle / reach, middle * reach)
     panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: spell_seconds(seconds)))
     panel.yaxis.set_minor_formatter(NullFormatter())
     panel.set_xlabel(number.replace("_", " "), fontsize=8)
     panel.tick_params(labelsize=7)
@@ -113,11 +122,11 @@ def _bars(panel: Axes, runs: dict[str, list[Point]]) -> None:
     names, heights, errors = [], [], ([], [])
     for run, points in runs.items():
         for point in points:
-            parts = ([run] if len(runs) > 1 else []) + [str(value) for value in point.labels.values()]
-            names.append("\n".join(parts))
+            names.append("\n".join([run] * (len(runs) > 1) + [point.case]))
             heights.append(point.median)
             errors[0].append(point.median - point.low)
             errors[1].append(point.high - point.median)
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: spell_seconds(seconds)))
     bars = panel.bar(range(len(names)), heights, yerr=errors, width=0.6)
     panel.bar_label(bars, [spell_seconds(height) for height in heights], fontsize=7)
     panel.set_xticks(range(len(names)), names)
@@ -131,7 +140,7 @@ def spell_seconds(seconds: float) -> str:
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if abs(seconds) >= size:
             return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
+    return "0" if seconds == 0 else f"{seconds / 1e-9:.3g} ns"
 
 
 def _is_number(value: Any) -> bool:

@@ -5,13 +5,11 @@ A number without these cannot be compared with another, so every program here wr
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import platform
 import re
 import shlex
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,25 +17,23 @@ from typing import Any
 
 import torch
 
+from capture.environment import describe_environment
+
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "reports"
 
 
 def environment(commit: str | None = None) -> dict[str, Any]:
     """Plain data for JSON. commit: for a copy of the tree without git, where it cannot be asked."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": shlex.join(sys.orig_argv),
-        "commit": commit or _commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "triton": _version("triton"),
-        "helios": _version("helios-engine"),
+        **describe_environment(device, commit_of=ROOT),
+        **({} if commit is None else {"commit": commit}),
         "cpu": _cpu_name(),
         "cpu_cores": os.cpu_count(),
-        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         "load_average": [round(load, 2) for load in os.getloadavg()],
-        **_gpu(),
     }
 
 
@@ -65,30 +61,6 @@ def busy_warning() -> str | None:
     )
 
 
-def _commit() -> str | None:
-    """The commit, with "+changes" where tracked files of the code differ from it; None without git."""
-    try:
-        commit = _git("rev-parse", "HEAD")
-        changed = _git(
-            "status", "--porcelain", "--untracked-files=no", "--", "helios", "capture", "benchmarks"
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return commit + ("+changes" if changed else "")
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _cpu_name() -> str:
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
@@ -96,26 +68,3 @@ def _cpu_name() -> str:
         return platform.processor()
     name = re.search(r"^model name\s*:\s*(.+)$", text, flags=re.MULTILINE)
     return name[1] if name else platform.processor()
-
-
-def _gpu() -> dict[str, Any]:
-    if not torch.cuda.is_available():
-        return {"gpu": None}
-    properties = torch.cuda.get_device_properties(0)
-    return {
-        "gpu": properties.name,
-        "gpu_memory_gib": round(properties.total_memory / 2**30, 1),
-        "gpu_count": torch.cuda.device_count(),
-        "cuda": torch.version.cuda,
-        "driver": _driver(),
-    }
-
-
-def _driver() -> str | None:
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except Exception:  # a container may hide NVML: the record is then without it
-        return None
