@@ -22,7 +22,7 @@ from benchmarks.load import read_lengths
 from benchmarks.startup import cold_and_warm
 from helios.commands.bench import HIGHEST_ID, Lengths, workload
 from helios.commands.common import add_engine_flags, given_engine_flags
-from helios.config import EngineConfig
+from helios.config import ConfigError, EngineConfig
 from helios.engine.messages import Progress
 from helios.llm import LLM
 from helios.sampling import SamplingParams
@@ -258,9 +258,13 @@ def _parts(text: str) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = make_parser().parse_args(argv)
+    parser = make_parser()
+    args = parser.parse_args(argv)
     fields = {"enable_prefix_caching": False} | given_engine_flags(args)
-    config = EngineConfig.from_env(**fields)
+    try:
+        config = EngineConfig.from_env(**fields)
+    except ConfigError as error:
+        parser.error(str(error))
     out = args.out or record.REPORTS / f"{record.device_name()}-offline.json"
     if (warning := record.busy_warning()) is not None:
         print(warning)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import host, load, offline, plot
+from benchmarks import busy, host, load, offline, plot
 from benchmarks.load import Sample, Wording, make_jobs, summarise
 
 
@@ -86,3 +86,26 @@ def test_plot_refuses_another_file(tmp_path: Path) -> None:
     file.write_text("{}")
     with pytest.raises(ValueError, match="has no benchmarks"):
         plot.main([str(file), "--folder", str(tmp_path)])
+
+
+def test_busy_tells_waiting_from_pauses_within_a_graph() -> None:
+    def event(begin: float, end: float, launch: int, category: str = "kernel") -> dict:
+        return {
+            "cat": category,
+            "name": "k",
+            "ts": begin,
+            "dur": end - begin,
+            "args": {"correlation": launch},
+        }
+
+    ticks = [event(0, 40, 1), event(50, 90, 1), event(90, 95, 2, "gpu_memcpy"), event(100, 200, 3)]
+    summary = busy.summarise([*ticks, {"cat": "cpu_op", "name": "aten::add", "ts": 0, "dur": 500}])
+    assert summary["kernels_busy"] == pytest.approx((40 + 45 + 100) / 200)
+    assert summary["ticks_busy"] == pytest.approx((95 + 100) / 200)
+    assert summary["waits"]["median_us"] == 5
+    assert summary["launches"] == 3
+
+
+def test_busy_needs_kernels() -> None:
+    with pytest.raises(ValueError, match="no kernels"):
+        busy.summarise([])
