@@ -134,7 +134,7 @@ class Judge:
         key = tuple(ids)
         for known, logits in self._known.items():
             if known[: len(key)] == key:
-                return logits
+                return logits[: len(key)]
         self._known[key] = self._model(torch.tensor([ids])).logits[0]
         return self._known[key]
 
