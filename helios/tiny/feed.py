@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -63,9 +64,9 @@ class Batch:
 def to_batch(rows: Rows, first: int, count: int, device: torch.device) -> Batch:
     """`count` rows from `first` on the device; positions start at zero in every document."""
     part = slice(first, first + count)
-    ids = torch.from_numpy(rows.ids[part].astype("int32")).to(device).long()
-    documents = torch.from_numpy(rows.documents[part].astype("int32")).to(device)
-    weights = torch.from_numpy(rows.weights[part]).to(device)
+    ids = _send(rows.ids[part].astype(np.int32), device).long()
+    documents = _send(rows.documents[part].astype(np.int32), device)
+    weights = _send(rows.weights[part], device)
     index = torch.arange(ROW_TOKENS, device=device).expand_as(ids)
     starts = torch.ones_like(documents, dtype=torch.bool)
     starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
@@ -73,6 +74,12 @@ def to_batch(rows: Rows, first: int, count: int, device: torch.device) -> Batch:
     last = starts.roll(-1, dims=1)
     kinds = weights.roll(-1, dims=1).masked_fill(last, PADDING)
     return Batch(ids, positions, documents, ids.roll(-1, dims=1), kinds)
+
+
+def _send(array: np.ndarray, device: torch.device) -> Tensor:
+    """The array on the device; from pinned memory to a GPU, so that the copy does not wait for its queue to drain."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 class Feed:

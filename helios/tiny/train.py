@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -19,21 +20,20 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from helios.tiny.corpus import PROMPT, ROW_TOKENS, TARGET
-from helios.tiny.evaluate import answer_all, hidden_states, prompt_ids, scores_by_skill
+from helios.tiny.evaluate import answer_all, scores_by_skill
 from helios.tiny.feed import Batch, Feed
 from helios.tiny.folder import DRAFT, TINY, TinyShape
-from helios.tiny.judge import Record, held_out_records, read_records
+from helios.tiny.judge import Record, read_records
+from helios.tiny.masks import choose_masks
 from helios.tiny.muon import Muon
 from helios.tiny.network import Mask, TinyQwen3
+from helios.tiny.probe import Probe
 from helios.tiny.skills import SKILLS
-from helios.tiny.tokenizer import END_OF_TURN
 
 TOKENIZER_FILE = Path(__file__).parent / "model" / "tokenizer.json"
-PROBE_QUESTIONS = 24
-PROBE_SEED = 1
+PROBE_EVERY = 500
 
 
 @dataclass(frozen=True)
@@ -120,112 +120,6 @@ def batch_loss(
     return (losses * weights).sum() / weights.sum(), (losses.detach() * answers).sum() / answers.sum()
 
 
-def dense_mask(documents: Tensor) -> Tensor:
-    """[rows, 1, tokens, tokens] booleans: causal and inside one document."""
-    tokens = documents.shape[1]
-    causal = torch.ones(tokens, tokens, dtype=torch.bool, device=documents.device).tril()
-    return ((documents[:, :, None] == documents[:, None, :]) & causal)[:, None]
-
-
-class BlockMasks:
-    """Block masks for flex attention. The documents live in one buffer, so that a compiled step never sees a new
-    mask function."""
-
-    def __init__(self, rows: int, device: torch.device) -> None:
-        self._documents = torch.zeros((rows, ROW_TOKENS), dtype=torch.int32, device=device)
-        documents = self._documents
-
-        def allowed(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            return (documents[row, query] == documents[row, key]) & (query >= key)
-
-        self._allowed = allowed
-
-    def __call__(self, documents: Tensor) -> BlockMask:
-        self._documents.copy_(documents)
-        rows, tokens = documents.shape
-        return create_block_mask(self._allowed, rows, None, tokens, tokens, device=str(documents.device))
-
-
-def flex_works(device: torch.device) -> bool:
-    """Compiles flex attention on a small case and compares output and gradients with dense attention."""
-    generator = torch.Generator(device).manual_seed(0)
-    q, k, v = (
-        torch.randn(2, heads, ROW_TOKENS, 64, device=device, dtype=torch.bfloat16, generator=generator)
-        for heads in (8, 2, 2)
-    )
-    documents = torch.arange(ROW_TOKENS, device=device).div(300, rounding_mode="floor").expand(2, -1).int()
-    block, dense = BlockMasks(2, device)(documents), dense_mask(documents)
-    results = []
-    for attention in (
-        lambda a, b, c: torch.compile(flex_attention)(a, b, c, block_mask=block, enable_gqa=True),
-        lambda a, b, c: functional.scaled_dot_product_attention(a, b, c, attn_mask=dense, enable_gqa=True),
-    ):
-        inputs = [x.clone().requires_grad_() for x in (q, k, v)]
-        out = attention(*inputs)
-        out.float().square().sum().backward()
-        results.append([out, *(x.grad for x in inputs)])
-    return all(
-        bool((a - b).float().abs().max() < 0.05 * b.float().abs().max())
-        for a, b in zip(*results, strict=True)
-    )
-
-
-def choose_masks(rows: int, device: torch.device) -> tuple[str, Callable[[Tensor], Mask]]:
-    """The name and maker of masks: flex attention where it works, else attention across the documents of a row."""
-    if device.type == "cpu":
-        return "dense", dense_mask
-    try:
-        if flex_works(device):
-            return "flex", BlockMasks(rows, device)
-        reason = "its results differ from dense attention"
-    except Exception as error:  # whatever the compiler raises, training can go on without it
-        reason = repr(error)
-    print(f"flex attention is not usable here: {reason}", flush=True)
-    return "causal", lambda documents: None
-
-
-@dataclass(frozen=True)
-class Probe:
-    """Held-out questions with their true answers, scored without generating: is every answer token the likeliest?"""
-
-    records: list[Record]
-    sequences: list[tuple[list[int], int]]
-
-    @classmethod
-    def make(cls, tokenizer: Tokenizer) -> Probe:
-        """The same questions in every run."""
-        records = [r for skill in SKILLS for r in held_out_records(skill, PROBE_QUESTIONS, PROBE_SEED)]
-        sequences = []
-        for record in records:
-            prompt = prompt_ids(tokenizer, record)
-            answer = tokenizer.encode(record["answer"] + END_OF_TURN, add_special_tokens=False).ids
-            sequences.append((prompt + answer, len(prompt)))
-        order = sorted(range(len(records)), key=lambda i: len(sequences[i][0]))
-        return cls([records[i] for i in order], [sequences[i] for i in order])
-
-    @torch.no_grad()
-    def score(self, model: TinyQwen3, batch: int = 56) -> dict[str, float]:
-        """The part of each skill's answers that the model would write token for token."""
-        device = model.cos.device
-        right: dict[str, list[bool]] = {}
-        for first in range(0, len(self.records), batch):
-            part = self.sequences[first : first + batch]
-            width = max(len(ids) for ids, _ in part)
-            ids = torch.zeros(len(part), width, dtype=torch.long)
-            asked = torch.zeros(len(part), width, dtype=torch.bool)
-            for row, (sequence, start) in enumerate(part):
-                ids[row, : len(sequence)] = torch.tensor(sequence)
-                asked[row, start : len(sequence)] = True
-            ids, asked = ids.to(device), asked.to(device)
-            hidden = hidden_states(model, ids)[:, :-1]
-            rows, columns = asked[:, 1:].nonzero(as_tuple=True)
-            wrong = model.logits(hidden[rows, columns]).argmax(-1) != ids[rows, columns + 1]
-            misses = torch.zeros(len(part), device=device).index_add_(0, rows, wrong.float())
-            for record, missed in zip(self.records[first : first + batch], misses.tolist(), strict=True):
-                right.setdefault(record["skill"], []).append(missed == 0)
-        return {skill: sum(hits) / len(hits) for skill, hits in right.items()}
-
-
 class Trainer:
     """Trains one network on batches until its schedule ends."""
 
@@ -262,7 +156,7 @@ class Trainer:
         """One update; returns the loss on the answers, still on the device."""
         recipe = self.recipe
         share = max(0.0, 1.0 - progress / recipe.prompt_until)
-        prompt_weight = torch.tensor(recipe.prompt_weight * share, device=self.device)
+        prompt_weight = torch.full((), recipe.prompt_weight * share, device=self.device)
         loss, answer_loss = self.losses(batch, mask, prompt_weight)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -291,12 +185,14 @@ class Trainer:
             answer_loss = self.step(batch, masks(batch.documents), progress)
             tokens += batch.tokens
             step += 1
-            if step <= 3 or step % 20 == 0:
-                seconds = time.monotonic() - began
-                steps.append(
-                    [step, tokens, round(seconds, 2), round(progress, 4), round(float(answer_loss), 5)]
-                )
-            if step in (3, 100) or step % 300 == 0:
+            if step == 1 or step % 20 == 0:
+                seconds, loss = time.monotonic() - began, float(answer_loss)
+                if not math.isfinite(loss):
+                    raise RuntimeError(
+                        f"the loss of {self.name} is {loss} at step {step}; lower the learning rate"
+                    )
+                steps.append([step, tokens, round(seconds, 2), round(progress, 4), round(loss, 5)])
+            if step == 100 or step % PROBE_EVERY == 0:
                 probes.append({"step": step, "right": probe.score(self.model)})
                 least = min(probes[-1]["right"].items(), key=lambda item: item[1])
                 print(
@@ -444,7 +340,7 @@ def main() -> None:
         "--steps", type=int, help="end the model's training after so many steps, not by the clock"
     )
     parser.add_argument("--draft-steps", type=int, help="the same for the draft")
-    parser.add_argument("--rows", type=int, default=56, help=f"rows of {ROW_TOKENS} tokens in a batch")
+    parser.add_argument("--rows", type=int, default=32, help=f"rows of {ROW_TOKENS} tokens in a batch")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--held-out", type=Path, help="folder of held-out questions to answer at the end")
     parser.add_argument(
