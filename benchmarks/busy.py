@@ -6,7 +6,6 @@ sees every kernel; the summary is kept in reports/<device>-busy.json.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import tempfile
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 
 from benchmarks import record
-from helios.commands.common import add_engine_flags, given_engine_flags
+from helios.commands.common import CommandParser, add_engine_flags, given_engine_flags
 from helios.config import ConfigError, EngineConfig
 from helios.engine.core import EngineCore
 from helios.engine.messages import AddRequest, RequestTimings
@@ -130,7 +129,7 @@ def undisturbed(decoding: Decoding, ticks: int) -> dict[str, float]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """1 if the device is at work for less than the target's share of the time."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.busy", description=__doc__)
+    parser = CommandParser(prog="python -m benchmarks.busy", description=__doc__)
     add = parser.add_argument
     add("--requests", type=int, default=1, help="that decode (default: 1)")
     add("--input-len", type=int, default=128, help="tokens (default: 128)")

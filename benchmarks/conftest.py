@@ -37,6 +37,21 @@ QUICK: dict[str, Any] = {
 CONTEXTS = (128, 512, 2048, 8192, 32768)
 
 
+class Engine:
+    """What is known of the engine to measure before it is built."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.files: ModelFiles = resolve(config.model, config.revision, weights=config.load_format != "dummy")
+        self.model = ModelConfig.from_folder(self.files.path)
+        self.device = choose_device(config.device)
+        self.sizes = Sizes.decide(config, self.model, self.device)
+        self.ladder = make_ladder(config, self.sizes, self.device)
+
+
+ENGINE = pytest.StashKey[Engine]()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("helios", "the engine to measure (everything else comes from HELIOS_* variables)")
     group.addoption("--model", help='"tiny" (the default), a folder, or a name on the hub')
@@ -55,21 +70,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[ENGINE] = Engine(EngineConfig.from_env(**(QUICK if quick(config) else {}), **fields))
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error
-
-
-class Engine:
-    """What is known of the engine to measure before it is built."""
-
-    def __init__(self, config: EngineConfig) -> None:
-        self.config = config
-        self.files: ModelFiles = resolve(config.model, config.revision, weights=config.load_format != "dummy")
-        self.model = ModelConfig.from_folder(self.files.path)
-        self.device = choose_device(config.device)
-        self.sizes = Sizes.decide(config, self.model, self.device)
-        self.ladder = make_ladder(config, self.sizes, self.device)
-
-
-ENGINE = pytest.StashKey[Engine]()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -21,7 +21,7 @@ from benchmarks import record
 from benchmarks.load import read_lengths
 from benchmarks.startup import cold_and_warm
 from helios.commands.bench import HIGHEST_ID, Lengths, workload
-from helios.commands.common import add_engine_flags, given_engine_flags
+from helios.commands.common import CommandParser, add_engine_flags, given_engine_flags
 from helios.config import ConfigError, EngineConfig
 from helios.engine.messages import Progress
 from helios.llm import LLM
@@ -216,7 +216,7 @@ def _show(progress: Progress) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m benchmarks.offline",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
