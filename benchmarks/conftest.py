@@ -9,9 +9,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-os.environ.setdefault(
-    "OMP_NUM_THREADS", "1"
-)  # before torch is imported: more threads wait for each other by spinning
+# Before torch is imported: several threads would wait for each other by spinning.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
