@@ -93,7 +93,7 @@ def main() -> int:
     )
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--new-tokens", type=int, default=24)
-    parser.add_argument("--output", type=Path, default=record.REPORTS / f"{record.device_name()}-parity.json")
+    parser.add_argument("--out", type=Path, default=record.REPORTS / f"{record.device_name()}-parity.json")
     parser.add_argument("--commit", help="where the tree has no git")
     args = parser.parse_args()
     draw = random.Random(0)
@@ -138,7 +138,7 @@ def main() -> int:
         stats = core.stats()
     passed = all(result["worst_gap"] <= GAP for result in results.values())
     record.write(
-        args.output,
+        args.out,
         {
             "passed": passed,
             "tolerance": f"gap <= {GAP} nat",
@@ -150,7 +150,7 @@ def main() -> int:
     )
     for run, result in results.items():
         print(run, result)
-    print("passed" if passed else "FAILED", stats["capture"], args.output)
+    print("passed" if passed else "FAILED", stats["capture"], args.out)
     return 0 if passed else 1
 
 

@@ -140,17 +140,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=400)
     parser.add_argument("--concurrency", type=int, default=64)
-    parser.add_argument(
-        "--output", type=Path, default=record.REPORTS / f"{record.device_name()}-serving.json"
-    )
+    parser.add_argument("--out", type=Path, default=record.REPORTS / f"{record.device_name()}-serving.json")
     parser.add_argument("--commit", help="where the tree has no git")
     args, flags = parser.parse_known_args()
     results = measure(flags, args.requests, args.concurrency)
     capture = results["health"]["scheduler"]["capture"]
     passed = not any(capture.values()) and all(end.startswith(("200", "hung")) for end in results["load"])
-    record.write(args.output, {"passed": passed, **results, "environment": record.environment(args.commit)})
+    record.write(args.out, {"passed": passed, **results, "environment": record.environment(args.commit)})
     print({name: results[name] for name in ("cold", "warm", "load", "load_seconds")}, capture)
-    print("passed" if passed else "FAILED", args.output)
+    print("passed" if passed else "FAILED", args.out)
     return 0 if passed else 1
 
 
