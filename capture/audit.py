@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ import torch
 from capture.compiler import refusal_reasons
 from capture.events import Event, EventKind, Location, advise
 from capture.kernels import KernelListener
-from capture.trace import TraceListener, guard_of
+from capture.trace import Shape, TraceListener, guard_of
 
 logger = logging.getLogger("capture")
 
@@ -70,8 +70,9 @@ class Audit:
         self._counts: Counter[tuple[EventKind, bool]] = Counter()
         self._open_phases: list[str] = []
         self._watched: dict[str, tuple[torch.Tensor, tuple[Any, ...]]] = {}
+        self._copies: dict[str, Shape] = {}
         self.tag: tuple[object, int | None] = ("", None)
-        self._trace = TraceListener(self.record, self._buffer_sizes)
+        self._trace = TraceListener(self.record, self._shapes)
         self._kernels = KernelListener(self.record)
 
     def __enter__(self) -> Audit:
@@ -99,9 +100,10 @@ class Audit:
         self.sealed_at = None
 
     def close(self) -> None:
-        """Stops listening. What was heard can still be read."""
+        """Stops listening, and lets go of the watched buffers. What was heard can still be read."""
         self._trace.detach()
         self._kernels.detach()
+        self._watched.clear()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -115,13 +117,18 @@ class Audit:
             self._open_phases.pop()
             self.phases.append(PhaseTime(name, start, self.elapsed - start, depth))
 
-    def watch(self, buffers: Mapping[str, torch.Tensor]) -> None:
+    def watch(self, buffers: Mapping[str, torch.Tensor], *, unbacked: Sequence[int] = ()) -> None:
         """Watches static buffers: copies of them in generated code, and later changes of address, shape or dtype.
 
         Give large ones, such as a KV pool, before the first compilation: a copy is told by its number of elements.
+        unbacked: dimensions that are marked so for the compiler; a copy is then told by the others. A buffer that is
+        given again, under the same name, takes the place of the earlier one.
         """
         for name, tensor in buffers.items():
             self._watched[name] = (tensor, _signature(tensor))
+            self._copies[name] = tuple(
+                None if dimension in unbacked else size for dimension, size in enumerate(tensor.shape)
+            )
 
     def check_watched(self, buffers: Mapping[str, torch.Tensor] | None = None) -> int:
         """Records an event for each watched buffer that is no longer what it was; returns how many.
@@ -224,8 +231,8 @@ class Audit:
         """Whether anything late was heard."""
         return any(late and count for (_, late), count in self._counts.items())
 
-    def _buffer_sizes(self) -> dict[str, int]:
-        return {name: tensor.numel() for name, (tensor, _) in self._watched.items()}
+    def _shapes(self) -> dict[str, Shape]:
+        return self._copies
 
 
 def _signature(tensor: torch.Tensor) -> tuple[Any, ...]:

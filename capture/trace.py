@@ -36,10 +36,13 @@ _CACHE = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)$")
 _CODE_COMMENT = re.compile(r"# File: (?P<file>.+):(?P<line>\d+) in (?P<function>\S+), code: (?P<source>.*)")
 _USER_FRAME = re.compile(r'File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<source>.*)')
 _HOST_SYNC = re.compile(r"= \S+\.(item|tolist|nonzero)\(|aten\.(_local_scalar_dense|nonzero|masked_select)\b")
-_ALLOCATION = re.compile(r"= empty_strided\w*\(\(([\d, ]+)\)")
+_ALLOCATION = re.compile(r"= empty_strided\w*\(\(([^()]+)\)")
 _LAUNCH = re.compile(
     r"^\s+(?:\w+ = )?(?:\w+\.run|cpp_\w+|extern_kernels\.\w+|torch\.ops\.[\w.]+)\(", re.MULTILINE
 )
+
+Shape = tuple[int | None, ...]
+"""Dimensions of a tensor; None is one that differs from bucket to bucket, a symbol in the compiled code."""
 
 
 @dataclass(slots=True)
@@ -54,14 +57,15 @@ class _Open:
 class TraceListener(logging.Handler):
     """Sends an event to `sink` for each compilation, graph break, host sync and copy of a watched buffer.
 
-    buffer_sizes: asked for the numbers of elements of the watched buffers, whose copies are looked for.
+    watched: asked for the shapes of the watched buffers, whose copies are looked for; None stands for a dimension
+    that is a symbol in the compiled code.
     `sink` is called on the compiling thread. Ends with `detach`.
     """
 
-    def __init__(self, sink: Callable[[Event], None], buffer_sizes: Callable[[], dict[str, int]]) -> None:
+    def __init__(self, sink: Callable[[Event], None], watched: Callable[[], dict[str, Shape]]) -> None:
         super().__init__()
         self._sink = sink
-        self._buffer_sizes = buffer_sizes
+        self._watched = watched
         self._open: dict[str, _Open] = {}
         self._seen: set[tuple[str, str, int]] = set()
         self._guard = threading.local()
@@ -132,16 +136,24 @@ class TraceListener(logging.Handler):
                     )
 
     def _buffer_copies(self, code: str, file: str) -> Iterable[Event]:
-        sizes = {elements: name for name, elements in self._buffer_sizes().items()}
+        watched = self._watched()
         for match in _ALLOCATION.finditer(code):
-            elements = math.prod(int(size) for size in match[1].split(",") if size.strip())
-            if name := sizes.get(elements):
+            dimensions = [part.strip() for part in match[1].split(",") if part.strip()]
+            shape = tuple(int(part) if part.isdigit() else None for part in dimensions)
+            if name := next((name for name, buffer in watched.items() if is_copy(shape, buffer)), None):
                 yield Event(
                     "pool_copy",
-                    f"the generated code allocates ({match[1]}), as many elements as the buffer {name}",
+                    f"the generated code allocates ({match[1]}), which is as large as the buffer {name}",
                     Location(file=file),
                     advice="Write each buffer once a step, by an index put on a tensor of its own, not on a view of a larger one.",
                 )
+
+
+def is_copy(allocated: Shape, buffer: Shape) -> bool:
+    """Whether an allocation may hold a copy of a watched buffer: as many elements, or the same shape with its symbols."""
+    if None in allocated or None in buffer:
+        return allocated == buffer
+    return math.prod(allocated) == math.prod(buffer)
 
 
 def split_reasons(payload: str) -> list[str]:

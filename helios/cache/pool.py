@@ -47,3 +47,11 @@ class KVPool:
     def tensors(self) -> list[Tensor]:
         """Keys of every layer, then values of every layer: the order the step takes them in."""
         return [*self.keys, *self.values]
+
+    def by_name(self) -> dict[str, Tensor]:
+        """The same tensors under names for a person."""
+        return {
+            f"{kind} of layer {index}": tensor
+            for kind, tensors in (("keys", self.keys), ("values", self.values))
+            for index, tensor in enumerate(tensors)
+        }

@@ -24,9 +24,11 @@ from helios.engine.mailbox import Mailbox
 from helios.engine.messages import (
     AbortRequest,
     AddRequest,
+    CaptureReply,
     ClearPrefixCache,
     Fatal,
     FromEngine,
+    GetCapture,
     GetStats,
     Outputs,
     PrefixCacheCleared,
@@ -166,6 +168,10 @@ class EngineClient:
         """EngineCore.stats(). Raises TimeoutError if the process does not answer in time, EngineDeadError if there is none."""
         return await self._ask(GetStats, timeout)
 
+    async def capture(self, timeout: float = 5.0) -> dict[str, Any]:
+        """EngineCore.capture(). Raises as stats() does."""
+        return await self._ask(GetCapture, timeout)
+
     async def clear_prefix_cache(self) -> int:
         """Forget all unused cached prefixes; returns the pages that freed. Raises as stats() does."""
         return await self._ask(ClearPrefixCache, CLEAR_TIMEOUT)
@@ -209,7 +215,7 @@ class EngineClient:
         if self._socket is not None:
             self._socket.send(msgspec.msgpack.encode(command))
 
-    async def _ask(self, question: type[GetStats] | type[ClearPrefixCache], timeout: float) -> Any:
+    async def _ask(self, question: type[GetStats | GetCapture | ClearPrefixCache], timeout: float) -> Any:
         if self._state == "dead":
             raise EngineDeadError(self._dead_reason)
         self._next_token += 1
@@ -241,7 +247,11 @@ class EngineClient:
                 for output in items:
                     if (mailbox := self._mailboxes.get(output.id)) is not None:
                         mailbox.put(output)
-            case StatsReply(token=token, stats=answer) | PrefixCacheCleared(token=token, pages=answer):
+            case (
+                StatsReply(token=token, stats=answer)
+                | CaptureReply(token=token, capture=answer)
+                | PrefixCacheCleared(token=token, pages=answer)
+            ):
                 if (reply := self._replies.get(token)) is not None and not reply.done():
                     reply.set_result(answer)
             case Progress():

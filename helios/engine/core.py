@@ -10,22 +10,27 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from capture.audit import Audit
+from capture.audit import VERDICT, Audit
+from capture.events import Event
 from helios.cache.pages import PageAllocator
 from helios.cache.prefix import PrefixCache
 from helios.config import EngineConfig
 from helios.engine.messages import AddRequest, Progress, RequestOutput, RequestTimings
 from helios.engine.runner import Launched
-from helios.engine.startup import start
+from helios.engine.startup import Started, start
+from helios.engine.ticklog import FIELDS, TickLog
 from helios.schedule.request import Request, State
 from helios.schedule.scheduler import NeverFits, QueueFull, Scheduler
+
+LISTED_EVENTS = 50  # of what went wrong after the seal; all of it is counted
 
 
 class EngineCore:
     """Built warm: the constructor returns once every bucket is compiled, captured and sealed.
 
     progress: told of every phase. overlap: plan and launch a tick before the last one is read; None means on a GPU,
-    where the device runs on its own. Raises ValueError with a sentence for anything that cannot be started.
+    where the device runs on its own. count_nodes: keep what a report wants to know of each graph, for some memory.
+    Raises ValueError with a sentence for anything that cannot be started.
     """
 
     def __init__(
@@ -34,10 +39,13 @@ class EngineCore:
         progress: Callable[[Progress], None] | None = None,
         *,
         overlap: bool | None = None,
+        count_nodes: bool = False,
     ) -> None:
         self.config = config
         self.audit = Audit()
-        self._started = started = start(config, self.audit, progress or (lambda _: None))
+        self._started = started = start(
+            config, self.audit, progress or (lambda _: None), count_nodes=count_nodes
+        )
         self._runner = started.runner
         self._overlap = started.runner.device.type == "cuda" if overlap is None else overlap
         self._eos = frozenset(started.model.eos_token_ids)
@@ -62,6 +70,12 @@ class EngineCore:
         self._first_token_clock: dict[str, float] = {}
         self._requests: Counter[str] = Counter()  # accepted, refused, and ended by their reason
         self._totals: Counter[str] = Counter()
+        self._tick_log = TickLog()
+
+    @property
+    def started(self) -> Started:
+        """The warm parts, for those who measure them."""
+        return self._started
 
     @property
     def has_work(self) -> bool:
@@ -124,8 +138,11 @@ class EngineCore:
             outputs += self._read(self._in_flight)
             self._in_flight = None
         if launched is not None and not self._overlap:
-            return outputs + self._read(launched)
-        self._in_flight = launched
+            outputs += self._read(launched)
+        else:
+            self._in_flight = launched
+        if not self.has_work:
+            self._tick_log.rest()
         return outputs
 
     def stats(self) -> dict[str, Any]:
@@ -141,7 +158,44 @@ class EngineCore:
             "eager_ticks": 0 if self.config.compile else self._totals["ticks"],
             "padding_waste": round(ladder.waste(), 4),
             "capture": self.audit.verdict(),
+            "degraded": self._is_degraded(),
             "prefix_cache": None if self._prefix_cache is None else self._prefix_cache.stats(),
+        }
+
+    def capture(self) -> dict[str, Any]:
+        """The capture counters as they stand and the last ticks, plain data; see capture.audit.VERDICT for the names.
+
+        degraded: whether anything that should not happen in service did. late: the first such events, each with its
+        reason, place, bucket and tick. ticks: a list of lists in the order of tick_fields, seconds in seconds.
+        """
+        degraded = self._is_degraded()
+        runner, log = self._runner, self._tick_log
+        return {
+            "degraded": degraded,
+            "verdict": self.audit.verdict(),
+            "titles": {name: title for name, (title, _, _) in VERDICT.items()},
+            "late": [_plain(event) for event in self.audit.events(late=True)[:LISTED_EVENTS]],
+            "sealed": self.audit.sealed,
+            "strict": self.config.strict_capture,
+            "graphs": 0 if runner.graphs is None else len(runner.graphs),
+            "graph_replays": runner.replays,
+            "tick_count": self._totals["ticks"],
+            "padding_waste": runner.ladder.waste(),
+            "busy_seconds": log.busy_seconds,
+            "idle_seconds": log.idle_seconds,
+            "buckets": [
+                {
+                    "name": str(stats.bucket),
+                    "kind": stats.bucket.kind,
+                    "tokens": stats.bucket.tokens,
+                    "rows": stats.bucket.rows,
+                    "uses": stats.uses,
+                    "waste": stats.waste,
+                }
+                for stats in runner.ladder.stats()
+            ],
+            "tick_fields": list(FIELDS),
+            "ticks": [list(entry) for entry in log.entries()],
         }
 
     def info(self) -> dict[str, Any]:
@@ -171,14 +225,20 @@ class EngineCore:
         return 0 if self._prefix_cache is None else self._prefix_cache.clear()
 
     def close(self) -> None:
-        """Frees graphs and stops listening. The core must not be used afterwards."""
-        if self._runner.graphs is not None:
-            self._runner.graphs.clear()
+        """Frees graphs and pool and stops listening. The core must not be used afterwards."""
+        self._in_flight = None
+        self._runner.close()
         self.audit.close()
+
+    def _is_degraded(self) -> bool:
+        """Looks whether a buffer has moved, too: nobody else would notice."""
+        self.audit.check_watched(self._runner.watched)
+        return self.audit.degraded
 
     def _read(self, launched: Launched) -> list[RequestOutput]:
         ids, ok, seconds = self._runner.read(launched)
         self._compute_clock += seconds
+        self._tick_log.note(launched, seconds)
         self._totals["ticks"] += 1
         progressed = self.scheduler.commit(launched.tick, ids, ok)
         return [self._output(request) for request in progressed]
@@ -228,3 +288,18 @@ class EngineCore:
     def _refuse(self, request: AddRequest, code: str, sentence: str) -> RequestOutput:
         self._requests["refused"] += 1
         return RequestOutput(request.id, [], finish_reason="error", error=sentence, error_code=code)
+
+
+def _plain(event: Event) -> dict[str, Any]:
+    """An event without what only a report needs."""
+    return {
+        "what": event.kind.replace("_", " "),
+        "reason": event.reason,
+        "place": str(event.location),
+        "source": event.location.source,
+        "guards": list(event.guards),
+        "advice": event.advice,
+        "bucket": event.bucket,
+        "tick": event.tick,
+        "seconds": None if event.compilation is None else event.compilation.seconds,
+    }

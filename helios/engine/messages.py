@@ -31,6 +31,12 @@ class GetStats(msgspec.Struct, tag="stats", frozen=True):
     token: int
 
 
+class GetCapture(msgspec.Struct, tag="capture", frozen=True):
+    """Ask for a CaptureReply: the capture counters and the last ticks."""
+
+    token: int
+
+
 class ClearPrefixCache(msgspec.Struct, tag="clear", frozen=True):
     token: int
 
@@ -39,7 +45,7 @@ class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
     pass
 
 
-ToEngine = AddRequest | AbortRequest | GetStats | ClearPrefixCache | Shutdown
+ToEngine = AddRequest | AbortRequest | GetStats | GetCapture | ClearPrefixCache | Shutdown
 
 
 class RequestTimings(msgspec.Struct, frozen=True):
@@ -97,6 +103,13 @@ class StatsReply(msgspec.Struct, tag="stats_reply", frozen=True):
     stats: dict[str, Any]
 
 
+class CaptureReply(msgspec.Struct, tag="capture_reply", frozen=True):
+    """capture: see EngineCore.capture()."""
+
+    token: int
+    capture: dict[str, Any]
+
+
 class PrefixCacheCleared(msgspec.Struct, tag="cleared", frozen=True):
     """Answers ClearPrefixCache. pages: how many were given back."""
 
@@ -110,4 +123,4 @@ class Fatal(msgspec.Struct, tag="fatal", frozen=True):
     message: str
 
 
-FromEngine = Outputs | Progress | Ready | StatsReply | PrefixCacheCleared | Fatal
+FromEngine = Outputs | Progress | Ready | StatsReply | CaptureReply | PrefixCacheCleared | Fatal

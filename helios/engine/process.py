@@ -25,9 +25,11 @@ from helios.config import EngineConfig
 from helios.engine.messages import (
     AbortRequest,
     AddRequest,
+    CaptureReply,
     ClearPrefixCache,
     Fatal,
     FromEngine,
+    GetCapture,
     GetStats,
     Outputs,
     PrefixCacheCleared,
@@ -57,6 +59,7 @@ class Core(Protocol):
     def abort(self, request_id: str) -> None: ...
     def step(self) -> list[RequestOutput]: ...
     def stats(self) -> dict[str, Any]: ...
+    def capture(self) -> dict[str, Any]: ...
     def info(self) -> dict[str, Any]: ...
     def clear_prefix_cache(self) -> int: ...
     def close(self) -> None: ...
@@ -112,7 +115,7 @@ class EngineLoop:
                 return False
             self._handle(command)
 
-    def _handle(self, command: AddRequest | AbortRequest | GetStats | ClearPrefixCache) -> None:
+    def _handle(self, command: AddRequest | AbortRequest | GetStats | GetCapture | ClearPrefixCache) -> None:
         match command:
             case AddRequest():
                 self._add(command)
@@ -120,6 +123,8 @@ class EngineLoop:
                 self._core.abort(command.id)
             case GetStats():
                 send(self._socket, StatsReply(command.token, self._core.stats()))
+            case GetCapture():
+                send(self._socket, CaptureReply(command.token, self._core.capture()))
             case ClearPrefixCache():
                 send(self._socket, PrefixCacheCleared(command.token, self._core.clear_prefix_cache()))
 

@@ -57,15 +57,16 @@ class ModelRunner:
         self._turn = 0
 
     @torch.no_grad()
-    def warm_up(self, bucket: Bucket) -> None:
+    def warm_up(self, bucket: Bucket, audit: Audit) -> None:
         """Runs the step on padding, so that all that this bucket ever compiles is compiled."""
+        audit.tag = (bucket, None)
         self.buffers.blank(bucket)
         self._run(bucket)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # the staging buffer must not change under a copy that waits
 
     @torch.no_grad()
-    def capture_all(self, each: Callable[[int, int], None]) -> None:
+    def capture_all(self, audit: Audit, each: Callable[[int, int], None]) -> None:
         """Captures every bucket against the pool in place, largest first. each: called with done and total."""
         if self.graphs is None:
             return
@@ -73,6 +74,7 @@ class ModelRunner:
         self.graphs.clear()
         for done, bucket in enumerate(order):
             each(done, len(order))
+            audit.tag = (bucket, None)
             self.buffers.blank(bucket)
             self.graphs.capture(bucket, lambda bucket=bucket: self._run(bucket))
         each(len(order), len(order))
@@ -93,6 +95,31 @@ class ModelRunner:
         self._results[self._turn][: tick.rows].copy_(self.buffers.results[: tick.rows], non_blocking=True)
         return Launched(tick, bucket, self._turn, began, ended=self._mark())
 
+    @property
+    def watched(self) -> dict[str, torch.Tensor]:
+        """What graphs read and write in place between ticks, by name; the audit is told of each."""
+        tables = {"page table": self.buffers.page_table, "last ids": self.buffers.last_ids}
+        return {**self.pool.by_name(), **tables}
+
+    @torch.no_grad()
+    def run(self, bucket: Bucket) -> None:
+        """Runs what the buffers hold, captured or compiled, outside of any tick: for measurements."""
+        if self.graphs is not None and bucket in self.graphs:
+            self.graphs.replay(bucket)
+        else:
+            self._run(bucket)
+
+    @torch.no_grad()
+    def run_eagerly(self, bucket: Bucket) -> None:
+        """Runs the step uncompiled on what the buffers hold: for measurements, unheard by the audit."""
+        self.step.function(*self._arguments(bucket))
+
+    def close(self) -> None:
+        """Frees the graphs and the pool."""
+        if self.graphs is not None:
+            self.graphs.clear()
+        self.pool = None
+
     def read(self, launched: Launched) -> tuple[list[int], list[bool], float]:
         """Waits for a launched tick: the id and the ok of each row, and the seconds that the device spent on it."""
         if isinstance(launched.ended, torch.cuda.Event):
@@ -104,14 +131,18 @@ class ModelRunner:
         return ids, [flag == 1 for flag in ok], seconds
 
     def _run(self, bucket: Bucket) -> None:
-        inputs = self.buffers.inputs(bucket)
-        self.step(
-            *inputs,
-            self.buffers.page_table,
-            self.buffers.last_ids,
-            self.buffers.results[: bucket.rows],
+        self.step(*self._arguments(bucket))
+
+    def _arguments(self, bucket: Bucket) -> list[torch.Tensor]:
+        buffers = self.buffers
+        results = buffers.results[: bucket.rows]
+        return [
+            *buffers.inputs(bucket),
+            buffers.page_table,
+            buffers.last_ids,
+            results,
             *self.pool.tensors,
-        )
+        ]
 
     def _mark(self) -> float | torch.cuda.Event:
         if self.device.type != "cuda":

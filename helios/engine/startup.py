@@ -108,8 +108,13 @@ class Started:
     phases: dict[str, float]
 
 
-def start(config: EngineConfig, audit: Audit, report: Callable[[Progress], None]) -> Started:
-    """Loads, compiles, captures and seals. Raises ConfigError and the errors of the layers below, as sentences."""
+def start(
+    config: EngineConfig, audit: Audit, report: Callable[[Progress], None], *, count_nodes: bool = False
+) -> Started:
+    """Loads, compiles, captures and seals. Raises ConfigError and the errors of the layers below, as sentences.
+
+    count_nodes: as in capture.GraphSet.
+    """
     phases = Phases(report, audit)
     device = choose_device(config.device)
     use_cache_dir(Path(config.cache_dir))
@@ -136,16 +141,17 @@ def start(config: EngineConfig, audit: Audit, report: Callable[[Progress], None]
         )
 
     shape = PoolShape(model.num_layers, sizes.page_size, model.num_kv_heads, model.head_dim, dtype.itemsize)
-    runner = make_runner(config, audit, decoder, ladder, sizes, device, vocab)
+    runner = make_runner(config, audit, decoder, ladder, sizes, device, vocab, count_nodes)
     weights = sum(p.numel() * p.element_size() for p in decoder.parameters())
     runner.pool = KVPool(shape, 2, dtype, device)
+    audit.watch(runner.pool.by_name(), unbacked=(0,))
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with phases.phase("compile") as each:
         order = capture_order(ladder)
         for done, bucket in enumerate(order):
             each(done, len(order))
-            runner.warm_up(bucket)
+            runner.warm_up(bucket, audit)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
             activations = torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
@@ -158,7 +164,7 @@ def start(config: EngineConfig, audit: Audit, report: Callable[[Progress], None]
     if device.type == "cuda":
         with phases.phase("measure graphs") as each:
             before = torch.cuda.mem_get_info(device)[0]
-            runner.capture_all(each)
+            runner.capture_all(audit, each)
             graphs = max(before - torch.cuda.mem_get_info(device)[0], 0) if runner.graphs else 0
             memory = read_device_memory(device, context_bytes + graphs - _graph_pool_bytes(runner))
     pages = plan_pages(
@@ -174,15 +180,13 @@ def start(config: EngineConfig, audit: Audit, report: Callable[[Progress], None]
     runner.pool = KVPool(shape, pages, dtype, device)
     if runner.graphs is not None:
         with phases.phase("capture graphs") as each:
-            runner.capture_all(each)
+            runner.capture_all(audit, each)
     else:
         with phases.phase("warm up"):
             for bucket in capture_order(ladder):
-                runner.warm_up(bucket)
-    audit.watch(
-        {f"KV pool tensor {index}": tensor for index, tensor in enumerate(runner.pool.tensors)}
-        | {"page table": runner.buffers.page_table, "last ids": runner.buffers.last_ids}
-    )
+                runner.warm_up(bucket, audit)
+    audit.tag = ("", None)
+    audit.watch(runner.watched)
     runner.step.seal(strict=config.strict_capture)
     audit.seal()
     ladder.reset()
@@ -258,6 +262,7 @@ def make_runner(
     sizes: Sizes,
     device: torch.device,
     vocab: int,
+    count_nodes: bool,
 ) -> ModelRunner:
     cuda = device.type == "cuda"
     inductor = config.compile_backend == "inductor"
@@ -279,7 +284,9 @@ def make_runner(
         device=device,
         seed=config.seed,
     )
-    graphs = GraphSet(device, warmup=1) if cuda and config.compile and config.cuda_graphs else None
+    graphs = None
+    if cuda and config.compile and config.cuda_graphs:
+        graphs = GraphSet(device, warmup=1, count_nodes=count_nodes)
     return ModelRunner(step, ladder, buffers, device, graphs)
 
 

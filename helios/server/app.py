@@ -12,6 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 from helios.config import ServerConfig
 from helios.server import errors
 from helios.server.access import KeyGuard
+from helios.server.capture import capture_router
 from helios.server.chat import chat_router
 from helios.server.engine_port import Engine
 from helios.server.health import SILENCE_LIMIT, Pulse, health_router
@@ -45,7 +46,8 @@ def create_app(
 
     app = FastAPI(title="Helios", lifespan=lifespan)
     app.state.server = state
-    for router in (chat_router(state), models_router(state), health_router(state, pulse)):
+    routers = (chat_router(state), models_router(state), health_router(state, pulse), capture_router(state))
+    for router in routers:
         app.include_router(router)
     errors.install(app)
     # The layer added last is the outermost.

@@ -37,6 +37,10 @@ class Engine(Protocol):
         """EngineCore.stats(). Raises TimeoutError after `timeout` seconds, RuntimeError when there is no engine to ask."""
         ...
 
+    async def capture(self, timeout: float) -> dict[str, Any]:
+        """EngineCore.capture(). Raises as stats() does."""
+        ...
+
     async def clear_prefix_cache(self) -> int:
         """Forget all unused cached prefixes; returns the pages that freed. Raises as stats() does."""
         ...

@@ -132,4 +132,13 @@ async def _health(state: ServerState, pulse: Pulse) -> dict[str, Any]:
     if pulse.silent:
         return {"status": "stuck", "reason": f"the engine has not answered for {pulse.limit:g} s"}
     info = {key: value for key, value in (engine.info or {}).items() if key != "path"}
-    return {"status": "ok", **info, "scheduler": stats}
+    return {"status": "ok", **degradation(stats), **info, "scheduler": stats}
+
+
+def degradation(stats: dict[str, Any] | None) -> dict[str, Any]:
+    """degraded: whether something happened in service that warm-up should have made impossible; requests are still
+    answered. late: which, and how often; /internal/capture has reasons."""
+    counts = (stats or {}).get("capture", {})
+    degraded = bool((stats or {}).get("degraded", False))
+    late = {name: count for name, count in counts.items() if count} if degraded else {}
+    return {"degraded": degraded, **({"late": late} if late else {})}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -74,6 +74,10 @@ class Metrics:
         for name, (key, help_text) in _ENGINE_GAUGES.items():
             if stats is not None and key in stats:
                 metric(name, "gauge", help_text, {"": stats[key]})
+        for name, (kind, read, help_text) in _CAPTURE_METRICS.items():
+            value = None if stats is None else read(stats)
+            if value is not None:
+                metric(name, kind, help_text, {"": value})
         metric(
             "prompt_tokens_total", "counter", "Prompt tokens of answered requests.", {"": self.prompt_tokens}
         )
@@ -111,6 +115,46 @@ _ENGINE_GAUGES = {
     "kv_pages_cached": ("pages_cached", "KV pages that only the prefix cache holds."),
     "kv_pages_free": ("pages_free", "KV pages that nobody holds."),
 }
+
+# name: (kind, what reads it from EngineCore.stats(), help). Counters start anew with each engine process.
+_CAPTURE_METRICS: dict[str, tuple[str, Callable[[Mapping[str, Any]], float | None], str]] = {
+    "degraded": (
+        "gauge",
+        lambda stats: int(stats["degraded"]) if "degraded" in stats else None,
+        "1 when something compiled, ran eagerly or moved in service.",
+    ),
+    "late_compilations_total": (
+        "counter",
+        lambda stats: _late(stats, "late_compilations"),
+        "Compilations after the seal.",
+    ),
+    "late_kernels_total": (
+        "counter",
+        lambda stats: _late(stats, "late_kernels"),
+        "Triton kernels built after the seal.",
+    ),
+    "eager_steps_total": (
+        "counter",
+        lambda stats: _late(stats, "eager_steps"),
+        "Steps of a compiled engine that ran uncompiled.",
+    ),
+    "moved_buffers_total": (
+        "counter",
+        lambda stats: _late(stats, "moved_buffers"),
+        "Static buffers found at another address.",
+    ),
+    "ticks_total": ("counter", lambda stats: stats.get("ticks"), "Steps of the model."),
+    "graph_replays_total": ("counter", lambda stats: stats.get("graph_replays"), "Replays of CUDA graphs."),
+    "padding_ratio": (
+        "gauge",
+        lambda stats: stats.get("padding_waste"),
+        "Part of the computed tokens that was padding.",
+    ),
+}
+
+
+def _late(stats: Mapping[str, Any], name: str) -> int | None:
+    return stats.get("capture", {}).get(name)
 
 
 def _labelled(label: str, counts: Mapping[str, float]) -> dict[str, float]:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 # Seconds that responses get to leave after draining has ended, the error events of cut-off streams among them.
 LAST_WORDS_SECONDS = 2
-PROBES = ("/live", "/health", "/metrics")
+PROBES = ("/live", "/health", "/metrics", "/internal/capture")
 
 
 def serve(
@@ -162,6 +162,9 @@ class NoEngineYet:
         yield
 
     async def stats(self, timeout: float) -> dict[str, Any]:
+        raise RuntimeError("there is no engine yet")
+
+    async def capture(self, timeout: float) -> dict[str, Any]:
         raise RuntimeError("there is no engine yet")
 
     async def clear_prefix_cache(self) -> int:

@@ -45,8 +45,19 @@ def test_a_copy_of_a_watched_buffer_in_generated_code_is_found():
         audit.watch({"keys": torch.zeros(64, 16, 8), "small": torch.zeros(3)})
         send("inductor_output_code", OUTPUT_CODE, inductor_output_code={"filename": "/cache/abc.py"})
         (copy,) = audit.events("pool_copy")
-    assert "as many elements as the buffer keys" in copy.reason
+    assert "as large as the buffer keys" in copy.reason
     assert audit.verdict()["buffer_copies"] == 1
+
+
+def test_a_copy_of_a_buffer_whose_first_dimension_is_a_symbol_is_told_by_the_others():
+    code = "buf0 = empty_strided_cuda((u3, 16, 8), (128, 8, 1), torch.float32)"
+    other = "buf0 = empty_strided_cuda((u3, 16, 4), (64, 4, 1), torch.float32)"
+    with Audit() as audit:
+        audit.watch({"keys": torch.zeros(64, 16, 8)}, unbacked=(0,))
+        send("inductor_output_code", other, inductor_output_code={})
+        assert audit.verdict()["buffer_copies"] == 0
+        send("inductor_output_code", code, inductor_output_code={})
+        assert audit.verdict()["buffer_copies"] == 1
 
 
 def test_a_compilation_gathers_its_kernels_cache_and_seconds():

@@ -102,6 +102,12 @@ class FakeEngine:
             "prefix_cache": {"entries": 2},
         }
 
+    async def capture(self, timeout: float) -> dict[str, Any]:
+        if self.silent:
+            await asyncio.sleep(timeout)
+            raise TimeoutError("no answer")
+        return {"degraded": False, "verdict": {"late_compilations": 0}, "ticks": []}
+
     async def clear_prefix_cache(self) -> int:
         return 2
 

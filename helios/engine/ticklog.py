@@ -1,0 +1,49 @@
+"""TickLog: the last ticks of an engine, as a person watches them: what ran, in which bucket, and how long the device waited.
+
+It costs a tuple a tick; names and rounding are left to whoever reads it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import torch
+
+from helios.engine.runner import Launched
+
+LENGTH = 200
+FIELDS = ("number", "bucket", "tokens", "rows", "seconds", "gap")
+
+
+class TickLog:
+    """A ring of the last LENGTH ticks."""
+
+    def __init__(self) -> None:
+        self._ticks: deque[tuple[Any, ...]] = deque(maxlen=LENGTH)
+        self._last_ended: float | torch.cuda.Event | None = None
+        self.busy_seconds = 0.0
+        self.idle_seconds = 0.0
+
+    def note(self, launched: Launched, seconds: float) -> None:
+        """Adds a tick that was read back. seconds: of device time, as the runner measured them."""
+        gap = None if self._last_ended is None else _seconds(self._last_ended, launched.began)
+        self._last_ended = launched.ended
+        self.busy_seconds += seconds
+        self.idle_seconds += gap or 0.0
+        tick = launched.tick
+        self._ticks.append((tick.number, launched.bucket, tick.tokens, tick.rows, seconds, gap))
+
+    def rest(self) -> None:
+        """The engine has no work: what passes until the next tick is nobody's waiting time, and that tick has no gap."""
+        self._last_ended = None
+
+    def entries(self) -> list[tuple[Any, ...]]:
+        """The last ticks, oldest first, each in the order of FIELDS: plain data, seconds; gap is None after a rest."""
+        return [(number, str(bucket), *rest) for number, bucket, *rest in self._ticks]
+
+
+def _seconds(began: float | torch.cuda.Event, ended: float | torch.cuda.Event) -> float:
+    if isinstance(ended, torch.cuda.Event):
+        return began.elapsed_time(ended) / 1e3
+    return ended - began
