@@ -1,12 +1,17 @@
-"""How fast Helios is: pytest-benchmark suites (test_bench_*.py) and programs that measure a whole engine or server.
+"""How fast Helios is: pytest-benchmark suites (test_bench_*.py), and programs that measure a whole engine or server.
 
-uv run pytest benchmarks --benchmark-only --benchmark-json reports/benchmarks-cpu.json
-uv run pytest benchmarks --benchmark-only --model Qwen/Qwen3-4B --load-format dummy      on a GPU
-uv run pytest benchmarks --benchmark-only --benchmark-autosave                           to compare with later:
-uv run pytest benchmarks --benchmark-only --benchmark-compare
-python -m benchmarks.plot reports/benchmarks-cpu.json     pictures, of several files in one
-python -m benchmarks.host          the host's time of a tick      -> reports/host-tick.json
-python -m benchmarks.offline       one engine, many prompts       -> reports/<device>-offline.json
-python -m benchmarks.busy          the GPU's share of a decode    -> reports/<device>-busy.json
-python -m benchmarks.load          requests to a running server   -> a table, and JSON with --out
+The suites, on any machine; --model and --load-format choose what to measure, HELIOS_* variables all else:
+    uv run pytest benchmarks --benchmark-only --benchmark-json reports/benchmarks-cpu.json
+    uv run pytest benchmarks --benchmark-only --benchmark-autosave      and later, to compare:
+    uv run pytest benchmarks --benchmark-only --benchmark-compare
+    python -m benchmarks.plot reports/benchmarks-cpu.json               pictures, several files in one
+
+The programs, each `python -m benchmarks.NAME --help`:
+    host       the host's time of a tick, by number of requests
+    busy       the share of a steady decode that the GPU is at work
+    offline    one engine: start-up, first token, decode step, prefill, throughput
+    kernels    the Triton kernels by themselves
+    parity     the engine's ids against transformers
+    load       many requests to a running server
+    serving    `helios serve` from its start through a random load
 """

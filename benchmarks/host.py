@@ -66,8 +66,8 @@ def null_engine(max_num_seqs: int, ticks: int) -> EngineCore:
         max_model_len=PROMPT + ticks,
     )
     core = EngineCore(config, overlap=True)  # the order of a GPU: launch the next tick, then read the last
-    core._runner.step = NullStep()
-    core._runner.buffers.results[:] = 1  # every row sampled id 1, and it is a good one
+    core.started.runner.step = NullStep()
+    core.started.runner.buffers.results[:] = 1  # every row sampled id 1, and it is a good one
     # Nobody reads the pages, so there can be any number of them without the memory.
     core.scheduler = Scheduler(
         max_num_seqs=max_num_seqs,
@@ -138,7 +138,7 @@ def breakdown(core: EngineCore, requests: int, ticks: int) -> dict[str, float]:
 
         return timed
 
-    runner, scheduler = core._runner, core.scheduler
+    runner, scheduler = core.started.runner, core.scheduler
     start_decoding(core, requests, ticks)
     parts = {
         "plan": (scheduler, "plan"),

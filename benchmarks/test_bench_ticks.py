@@ -33,9 +33,7 @@ def started(engine: Engine, audit: Audit) -> Iterator[Started]:
     """A warm runner. It is given up at the end of this file, so that what follows finds the memory of a GPU free."""
     started = start(engine.config, audit, lambda _: None)
     yield started
-    if started.runner.graphs is not None:
-        started.runner.graphs.clear()
-    started.runner.pool = None
+    started.runner.close()
     del started
     gc.collect()
     torch.cuda.empty_cache()
