@@ -100,6 +100,7 @@ def test_prompts_of_one_token_are_read_from_the_host_in_a_decode_bucket(buffers)
 def test_a_smaller_tick_leaves_nothing_of_the_one_before(buffers):
     big = [seated(seat, list(range(9)), [seat + 1], seed=5) for seat in range(SEATS)]
     buffers.fill(tick_of(*((each, 0, 8, False) for each in big)), PACKED)
+    buffers.fill(tick_of(*((each, 9, 2, True) for each in big), admitted=[]), PACKED)
     inputs = buffers.fill(tick_of((big[1], 8, 1, False), admitted=[]), PACKED)
 
     blank = StepBuffers(
@@ -107,6 +108,12 @@ def test_a_smaller_tick_leaves_nothing_of_the_one_before(buffers):
     ).fill(tick_of((big[1], 8, 1, False)), PACKED)
     for name, ours, fresh in zip(inputs._fields, inputs, blank, strict=True):
         assert ours.tolist() == fresh.tolist(), name
+
+
+def test_a_seat_forgets_the_pages_of_its_last_owner(buffers):
+    buffers.fill(tick_of((seated(1, [7] * 60, [4, 5, 6, 7]), 0, 9, False)), PACKED)
+    buffers.fill(tick_of((seated(1, [7] * 9, [2]), 0, 9, False)), PACKED)
+    assert buffers.page_table[1].tolist() == [2, 0, 0, 0, 0, 0, 0]
 
 
 def test_blank_is_padding_alone(buffers):

@@ -67,6 +67,12 @@ def test_ids_as_likely_as_the_last_one_kept_are_kept_too(row):
     assert set(ids_of(logits, row, 200).tolist()) == {1, 2, 4}
 
 
+def test_top_p_that_is_met_exactly_needs_no_further_id():
+    logits = torch.tensor([0.5, 0.25, 0.125, 0.125]).log()
+    assert set(ids_of(logits, Draw(top_p=0.5), 200).tolist()) == {0}
+    assert set(ids_of(logits, Draw(top_p=0.75), 200).tolist()) == {0, 1}
+
+
 def test_each_row_of_a_batch_keeps_to_its_own_controls():
     logits = torch.stack([spread_logits(seed=seed) for seed in range(len(RESTRICTED) + 2)])
     rows = [*RESTRICTED, GREEDY, Draw()]
