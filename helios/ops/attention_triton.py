@@ -15,6 +15,9 @@ from torch import Tensor
 
 LOG2E = math.log2(math.e)
 MAX_SPLITS = 32
+PRECISION = tl.constexpr(
+    "tf32x3"
+)  # for fp32 alone: three tensor-core passes, close to exact; ieee would take no tensor core
 TARGET_PROGRAMS = 528  # four waves of thread blocks on the 132 multiprocessors of a Hopper GPU
 
 
@@ -85,18 +88,18 @@ def _chunk_kernel(
     for n in tl.range(0, unmasked, block_n):
         offsets = n + tl.arange(0, block_n)
         keys = _keys_at(offsets, page_row, k_pool, head, context, page_size, kv_heads, head_dim)
-        scores = tl.dot(queries, keys.T, input_precision="ieee") * scale_log2
+        scores = tl.dot(queries, keys.T, input_precision=PRECISION) * scale_log2
         peak = tl.maximum(best, tl.max(scores, 1))
         weights = tl.exp2(scores - peak[:, None])
         rescale = tl.exp2(best - peak)
         total = total * rescale + tl.sum(weights, 1)
         values = _keys_at(offsets, page_row, v_pool, head, context, page_size, kv_heads, head_dim)
-        acc = tl.dot(weights.to(values.dtype), values, acc * rescale[:, None], input_precision="ieee")
+        acc = tl.dot(weights.to(values.dtype), values, acc * rescale[:, None], input_precision=PRECISION)
         best = peak
     for n in tl.range(unmasked, last, block_n):
         offsets = n + tl.arange(0, block_n)
         keys = _keys_at(offsets, page_row, k_pool, head, context, page_size, kv_heads, head_dim)
-        scores = tl.dot(queries, keys.T, input_precision="ieee") * scale_log2
+        scores = tl.dot(queries, keys.T, input_precision=PRECISION) * scale_log2
         scores = tl.where(offsets[None, :] <= position[:, None], scores, float("-inf"))
         peak = tl.maximum(best, tl.max(scores, 1))
         safe = tl.where(peak == float("-inf"), 0.0, peak)  # queries past the row's end see nothing
@@ -104,7 +107,7 @@ def _chunk_kernel(
         rescale = tl.exp2(best - safe)
         total = total * rescale + tl.sum(weights, 1)
         values = _keys_at(offsets, page_row, v_pool, head, context, page_size, kv_heads, head_dim)
-        acc = tl.dot(weights.to(values.dtype), values, acc * rescale[:, None], input_precision="ieee")
+        acc = tl.dot(weights.to(values.dtype), values, acc * rescale[:, None], input_precision=PRECISION)
         best = peak
     tl.store(out + address, (acc / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
 
@@ -143,14 +146,14 @@ def _token_kernel(
     for n in tl.range(begin, end, block_n):
         offsets = n + tl.arange(0, block_n)
         keys = _keys_at(offsets, page_row, k_pool, head, end, page_size, kv_heads, head_dim)
-        scores = tl.dot(queries, keys.T, input_precision="ieee") * scale_log2
+        scores = tl.dot(queries, keys.T, input_precision=PRECISION) * scale_log2
         scores = tl.where((offsets < end)[None, :], scores, float("-inf"))
         peak = tl.maximum(best, tl.max(scores, 1))
         weights = tl.exp2(scores - peak[:, None])
         rescale = tl.exp2(best - peak)
         total = total * rescale + tl.sum(weights, 1)
         values = _keys_at(offsets, page_row, v_pool, head, end, page_size, kv_heads, head_dim)
-        acc = tl.dot(weights.to(values.dtype), values, acc * rescale[:, None], input_precision="ieee")
+        acc = tl.dot(weights.to(values.dtype), values, acc * rescale[:, None], input_precision=PRECISION)
         best = peak
     if splits == 1:
         tl.store(out + address, (acc / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
@@ -191,6 +194,14 @@ def choose_splits(rows: int, kv_heads: int, table_tokens: int, block_n: int) -> 
     return 1 << (min(wanted, most).bit_length() - 1)
 
 
+def default_tiles(element_size: int, rows: int) -> tuple[tuple[int, int, int, int], tuple[int, int, int]]:
+    """(chunk_tile, token_tile) of attend: the fastest of sweeps on an H200 with 8 KV heads of 128 in bf16; fp32 takes
+    small ones that fit in shared memory."""
+    if element_size == 4:
+        return (64, 32, 4, 2), (32, 4, 2)
+    return (128, 128, 8, 3), (64, 4, 3) if rows < 8 else (64, 2, 3)
+
+
 def attend(
     q: Tensor,
     k_pool: Tensor,
@@ -202,27 +213,25 @@ def attend(
     contexts: Tensor,
     scale: float,
     *,
-    chunk_tile: tuple[int, int, int, int] = (128, 128, 8, 3),
+    chunk_tile: tuple[int, int, int, int] | None = None,
     token_tile: tuple[int, int, int] | None = None,
 ) -> Tensor:
-    """See paged_attention. chunk_tile: query rows, keys, warps, stages; token_tile: keys, warps, stages (None: by rows).
-
-    The tiles are the fastest of sweeps on an H200 with 8 KV heads of 128.
-    """
+    """See paged_attention. chunk_tile: query rows, keys, warps, stages; token_tile: keys, warps, stages; None: default_tiles."""
     tokens, heads, head_dim = q.shape
     _, page_size, kv_heads, _ = k_pool.shape
     rows, table_width = seats.shape[0], page_table.shape[1]
     q = q.contiguous()
     out = torch.empty_like(q)
     group_pad = triton.next_power_of_2(heads // kv_heads)
+    default_chunk, default_token = default_tiles(q.element_size(), rows)
     if tokens > rows:
-        block_m, block_n, warps, stages = chunk_tile
+        block_m, block_n, warps, stages = chunk_tile or default_chunk
         block_q = max(block_m // group_pad, 1)
         _chunk_kernel[(tokens // block_q + rows, kv_heads)](
             q, k_pool, v_pool, page_table, seats, starts, counts, contexts, out, rows, table_width, scale * LOG2E,
             heads, kv_heads, head_dim, page_size, block_q, block_n, group_pad, num_warps=warps, num_stages=stages,
         )  # fmt: skip
-    block_n, warps, stages = token_tile or ((64, 4, 3) if rows < 8 else (64, 2, 3))
+    block_n, warps, stages = token_tile or default_token
     splits = choose_splits(rows, kv_heads, table_width * page_size, block_n)
     partial = (
         torch.empty(rows * heads * splits * head_dim, dtype=torch.float32, device=q.device)

@@ -29,22 +29,25 @@ def triton_error(case: PagedCase) -> float:
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_mixed_tick_with_padding(layout, dtype):
-    case = gpu_case(MIXED, layout, dtype=dtype, pad_tokens=37, pad_rows=11)
+def test_mixed_tick_with_padding(dtype):
+    case = gpu_case(MIXED, LAYOUTS[0], dtype=dtype, pad_tokens=37, pad_rows=11)
     assert triton_error(case) < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("page_size", [16, 32, 64, 128, 256])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_page_sizes(layout, page_size):
+def test_head_layouts(layout):
+    assert triton_error(gpu_case(MIXED, layout, pad_tokens=37, pad_rows=11)) < TOLERANCE[torch.bfloat16]
+
+
+@pytest.mark.parametrize("page_size", [16, 32, 64, 128, 256])
+def test_page_sizes(page_size):
     edges = [page_size - 1, page_size, page_size + 1, 2 * page_size]
     lengths = [(count, before + count) for count in (1, 2, *edges) for before in (0, *edges)]
-    assert triton_error(gpu_case(lengths, layout, page_size=page_size)) < TOLERANCE[torch.bfloat16]
+    assert triton_error(gpu_case(lengths, LAYOUTS[0], page_size=page_size)) < TOLERANCE[torch.bfloat16]
 
 
 @pytest.mark.parametrize("rows", [1, 3, 33, 256])
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS[:2], ids=str)
 def test_decode_rows(layout, rows):
     draw = random.Random(rows)
     case = gpu_case([(1, draw.randint(1, 700)) for _ in range(rows)], layout)
@@ -52,14 +55,13 @@ def test_decode_rows(layout, rows):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_decode_with_padding(layout, dtype):
-    case = gpu_case([(1, 65), (1, 1), (1, 300)], layout, dtype=dtype, pad_tokens=5, pad_rows=5)
+def test_decode_with_padding(dtype):
+    case = gpu_case([(1, 65), (1, 1), (1, 300)], LAYOUTS[0], dtype=dtype, pad_tokens=5, pad_rows=5)
     assert triton_error(case) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("context", [1, 63, 64, 65, 2047, 2048, 2049, 9000, 30_001])
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS[:2], ids=str)
 def test_one_row_split_over_a_table_for_long_contexts(layout, context):
     from helios.ops.attention_triton import choose_splits
 

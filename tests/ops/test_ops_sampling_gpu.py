@@ -48,11 +48,11 @@ def triton_draw(logits: Tensor, rows: list[Draw], vocab: int | None = None) -> t
         return draw(logits.cuda(), rows, vocab=vocab, backend="triton")
 
 
-@pytest.mark.parametrize("rows", [1, 2, 32, 33, 129, 256])
-@pytest.mark.parametrize("vocab", [5, 127, 4096, 4097, VOCAB])
+@pytest.mark.parametrize("rows", [1, 33, 129, 256])
+@pytest.mark.parametrize("vocab", [5, 4096, 4097, VOCAB])
 def test_ids_are_those_of_the_reference(rows, vocab):
     logits, controls = random_logits(rows, vocab), mixed_rows(rows)
-    expected, _ = draw(logits, controls)
+    expected, _ = draw(logits.cuda(), controls)
 
     ids, ok = triton_draw(logits, controls)
 
