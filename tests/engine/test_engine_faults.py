@@ -16,7 +16,7 @@ POISON = 300  # an id whose embedding is NaN; random prompts and most greedy ans
 
 
 def poison(core: EngineCore, token: int = POISON) -> None:
-    core._runner.step.function.decoder.embed.weight[token] = torch.nan
+    core.started.runner.step.function.decoder.embed.weight[token] = torch.nan
 
 
 def requests(names: str = "abc") -> list[AddRequest]:
@@ -90,7 +90,7 @@ def test_float16_that_overflows_is_an_error_and_not_a_row_of_the_first_id(
     make_core: Callable[..., EngineCore],
 ):
     core = make_core(dtype="float16")
-    core._runner.step.function.decoder.norm.weight *= 60_000
+    core.started.runner.step.function.decoder.norm.weight *= 60_000
     answer = run(core, *requests("a"))["a"]
     check_failed(answer)
     assert "try bfloat16 or float32" in answer.end.error

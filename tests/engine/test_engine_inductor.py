@@ -37,11 +37,11 @@ def test_inductor(make_core, monkeypatch, tmp_path):
         ours, theirs = run(compiled, *batch), run(eager, *batch)
         assert {name: a.ids for name, a in ours.items()} == {name: a.ids for name, a in theirs.items()}
 
-    for x, y in zip(compiled._runner.pool.tensors, eager._runner.pool.tensors, strict=True):
+    for x, y in zip(compiled.started.runner.pool.tensors, eager.started.runner.pool.tensors, strict=True):
         assert torch.allclose(x[1:], y[1:], rtol=0, atol=1e-4)
     assert not any(compiled.audit.verdict().values()), compiled.audit.events(late=True)
-    assert all(stats.uses for stats in compiled._runner.ladder.stats())
+    assert all(stats.uses for stats in compiled.started.runner.ladder.stats())
 
-    page = ", ".join(str(size) for size in compiled._runner.pool.keys[0].shape[1:])
+    page = ", ".join(str(size) for size in compiled.started.runner.pool.keys[0].shape[1:])
     assert any(page in text for text in code), "the generated code should speak of the pool"
     assert not [line for text in code for line in re.findall(rf"empty_strided\w*\(\(\w+, {page}\).*", text)]

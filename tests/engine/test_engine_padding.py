@@ -69,7 +69,9 @@ def test_a_padded_run_equals_an_unpadded_one_bit_for_bit(run_in, row_by_row, lad
     assert padded_core.stats()["padding_waste"] > 0.1
     assert padded_ids == bare_ids
     assert logits_of(padded) == logits_of(bare)
-    for ours, theirs in zip(padded_core._runner.pool.tensors, bare_core._runner.pool.tensors, strict=True):
+    for ours, theirs in zip(
+        padded_core.started.runner.pool.tensors, bare_core.started.runner.pool.tensors, strict=True
+    ):
         assert torch.equal(ours[1:], theirs[1:]), "a page beyond the scratch page differs"
 
 

@@ -1,6 +1,6 @@
 """After warm-up nothing compiles: hundreds of random ticks over every bucket, sealed strictly, and nothing moves.
 
-The traffic comes in waves of different width, with chunks, prefix hits, aborts and every kind of sampling.
+See helpers.traffic for what the engine is sent.
 """
 
 from __future__ import annotations
@@ -9,49 +9,12 @@ import random
 
 import pytest
 import torch
-from helpers.cores import Answer, add_all, collect, drain, random_prompt, request, run
-
-from helios.engine.core import EngineCore
-from helios.sampling import SamplingParams
+from helpers.cores import random_prompt, request, run
+from helpers.traffic import ANY, drive, random_request
 
 TICKS = 500
 SEATS = 8
 BUCKETS = {"decode_buckets": (1, 2, 4, 8), "packed_buckets": (8, 24, 64)}
-ANY = SamplingParams(ignore_eos=True)
-
-
-def random_request(draw: random.Random, name: str):
-    length = draw.choice([1, 2, 7, 15, 16, 17, 31, 32, 33, 60, 150])
-    temperature = draw.choice([0.0, 0.0, 0.7, 1.5])
-    return request(
-        name,
-        random_prompt(length, seed=draw.randrange(3)),  # few, so that beginnings are found again
-        ANY,
-        temperature=temperature,
-        top_k=draw.choice([0, 5]),
-        top_p=draw.choice([1.0, 0.8]),
-        min_p=draw.choice([0.0, 0.1]),
-        seed=draw.choice([None, 11]),
-        max_tokens=draw.randint(1, 40),
-    )
-
-
-def drive(core: EngineCore, ticks: int, seed: int = 0) -> dict[str, Answer]:
-    """Random traffic for at least `ticks` ticks, then to the end."""
-    draw = random.Random(seed)
-    answers: dict[str, Answer] = {}
-    made, wave = 0, 1
-    while core.stats()["ticks"] < ticks:
-        if draw.random() < 0.03:
-            wave = draw.choice([1, 2, 4, 8, 12])
-        while core.scheduler.snapshot()["waiting"] + core.scheduler.snapshot()["running"] < wave:
-            add_all(core, [random_request(draw, f"r{made}")])
-            made += 1
-        if draw.random() < 0.05:
-            core.abort(f"r{draw.randrange(made)}")
-        collect(answers, core.step())
-        core.scheduler.check()
-    return drain(core, answers)
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -66,15 +29,15 @@ def test_random_ticks_over_every_bucket_compile_and_move_nothing(make_core, over
         overlap=overlap,
         **BUCKETS,
     )
-    pools = [(tensor.data_ptr(), tensor.shape) for tensor in core._runner.pool.tensors]
+    pools = [(tensor.data_ptr(), tensor.shape) for tensor in core.started.runner.pool.tensors]
 
     answers = drive(core, TICKS)
 
     assert not any(core.audit.verdict().values()), core.audit.events(late=True)
-    assert core._runner.step.eager_calls == 0
-    assert [(tensor.data_ptr(), tensor.shape) for tensor in core._runner.pool.tensors] == pools
+    assert core.started.runner.step.eager_calls == 0
+    assert [(tensor.data_ptr(), tensor.shape) for tensor in core.started.runner.pool.tensors] == pools
     assert core.audit.check_watched() == 0
-    unused = [str(stats.bucket) for stats in core._runner.ladder.stats() if not stats.uses]
+    unused = [str(stats.bucket) for stats in core.started.runner.ladder.stats() if not stats.uses]
     assert not unused
     assert {answer.reason for answer in answers.values()} == {"length", "abort"}
     snapshot = core.scheduler.snapshot()

@@ -101,7 +101,7 @@ class LogitsLog:
     @classmethod
     def of(cls, core: EngineCore) -> LogitsLog:
         """Listens to an eager engine without overlap, where the ids of every context are known when it runs."""
-        log, runner = cls(), core._runner
+        log, runner = cls(), core.started.runner
         launch = runner.launch
 
         def noting(tick: Tick, *rest: Any) -> Any:
