@@ -1,4 +1,4 @@
-"""The engine on a GPU against Hugging Face transformers, on a cut of the model with random weights: is every id right?
+"""The engine on its device against Hugging Face transformers, on a cut of the model with random weights: is every id right?
 
     python -m benchmarks.parity --model Qwen/Qwen3-4B --layers 4
 
@@ -24,10 +24,13 @@ from benchmarks import record
 from helios.config import EngineConfig
 from helios.engine.core import EngineCore
 from helios.engine.messages import AddRequest
+from helios.model.config import ModelConfig
 from helios.model.hub import resolve
+from helios.model.vocabulary import vocabulary_size
 from helios.sampling import SamplingParams
 
 GAP = 0.15  # nat
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PAGE_SIZE = 64
 CHUNK = 512
 
@@ -47,7 +50,7 @@ def cut_checkpoint(source: Path, layers: int, folder: Path) -> Any:
     config.pop("layer_types", None)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     torch.manual_seed(0)
-    with torch.device("cuda"):
+    with torch.device(DEVICE):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).to(torch.bfloat16)
     for name, weight in model.named_parameters():
         if "norm" in name:
@@ -78,9 +81,9 @@ def answers(core: EngineCore, prompts: list[list[int]], new_tokens: int, tag: st
 @torch.no_grad()
 def gaps(judge: Any, rounded: Any, prompt: list[int], answer: list[int]) -> tuple[list[float], list[float]]:
     """For each new id the judge's best logit minus its logit of the id; and the same for the 16-bit judge's choice."""
-    tokens = torch.tensor([prompt + answer], device="cuda")
+    tokens = torch.tensor([prompt + answer], device=DEVICE)
     logits = judge(tokens).logits[0, len(prompt) - 1 : -1].float()
-    picked = torch.tensor(answer, device="cuda")[:, None]
+    picked = torch.tensor(answer, device=DEVICE)[:, None]
     other = rounded(tokens).logits[0, len(prompt) - 1 : -1].argmax(1)[:, None]
     best = logits.amax(1, keepdim=True)
     return (best - logits.gather(1, picked))[:, 0].tolist(), (best - logits.gather(1, other))[:, 0].tolist()
@@ -100,8 +103,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rounded = cut_checkpoint(resolve(args.model, weights=False).path, args.layers, folder)
-        judge = type(rounded).from_pretrained(folder, dtype=torch.float32).cuda().eval()
-        prompts = [[draw.randrange(100_000) for _ in range(length)] for length in prompt_lengths()]
+        judge = type(rounded).from_pretrained(folder, dtype=torch.float32).to(DEVICE).eval()
+        vocab = vocabulary_size(folder, ModelConfig.from_folder(folder))
+        prompts = [[draw.randrange(vocab) for _ in range(length)] for length in prompt_lengths()]
         core = EngineCore(
             EngineConfig(
                 model=str(folder),
