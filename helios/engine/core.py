@@ -70,7 +70,7 @@ class EngineCore:
         self._first_token_clock: dict[str, float] = {}
         self._requests: Counter[str] = Counter()  # accepted, refused, and ended by their reason
         self._totals: Counter[str] = Counter()
-        self._tick_log = TickLog()
+        self.tick_log = TickLog()
 
     @property
     def started(self) -> Started:
@@ -142,7 +142,7 @@ class EngineCore:
         else:
             self._in_flight = launched
         if not self.has_work:
-            self._tick_log.rest()
+            self.tick_log.rest()
         return outputs
 
     def stats(self) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class EngineCore:
         reason, place, bucket and tick. ticks: a list of lists in the order of tick_fields, seconds in seconds.
         """
         degraded = self._is_degraded()
-        runner, log = self._runner, self._tick_log
+        runner, log = self._runner, self.tick_log
         return {
             "degraded": degraded,
             "verdict": self.audit.verdict(),
@@ -238,7 +238,7 @@ class EngineCore:
     def _read(self, launched: Launched) -> list[RequestOutput]:
         ids, ok, seconds = self._runner.read(launched)
         self._compute_clock += seconds
-        self._tick_log.note(launched, seconds)
+        self.tick_log.note(launched, seconds)
         self._totals["ticks"] += 1
         progressed = self.scheduler.commit(launched.tick, ids, ok)
         return [self._output(request) for request in progressed]

@@ -101,6 +101,11 @@ class ModelRunner:
         tables = {"page table": self.buffers.page_table, "last ids": self.buffers.last_ids}
         return {**self.pool.by_name(), **tables}
 
+    def blank(self, bucket: Bucket) -> list[torch.Tensor]:
+        """The step's arguments for a tick of padding alone."""
+        self.buffers.blank(bucket)
+        return self._arguments(bucket)
+
     @torch.no_grad()
     def run(self, bucket: Bucket) -> None:
         """Runs what the buffers hold, captured or compiled, outside of any tick: for measurements."""

@@ -22,6 +22,8 @@ class TickLog:
     def __init__(self) -> None:
         self._ticks: deque[tuple[Any, ...]] = deque(maxlen=LENGTH)
         self._last_ended: float | torch.cuda.Event | None = None
+        self.count = 0
+        self.last_size = (0, 0)  # tokens and rows of the last tick
         self.busy_seconds = 0.0
         self.idle_seconds = 0.0
 
@@ -32,6 +34,8 @@ class TickLog:
         self.busy_seconds += seconds
         self.idle_seconds += gap or 0.0
         tick = launched.tick
+        self.count += 1
+        self.last_size = (tick.tokens, tick.rows)
         self._ticks.append((tick.number, launched.bucket, tick.tokens, tick.rows, seconds, gap))
 
     def rest(self) -> None:
