@@ -40,12 +40,19 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    version = importlib.metadata.version("helios-engine")
-    parser.add_argument("--version", action="version", version=f"helios {version}")
+    parser.add_argument("--version", action="version", version=f"helios {_version()}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_parser(subparsers)
     return parser
+
+
+def _version() -> str:
+    """The installed version; a checkout that runs from its folder has none."""
+    try:
+        return importlib.metadata.version("helios-engine")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
