@@ -39,6 +39,19 @@ def _keys_at(
     return tl.load(pool + rows[:, None] + tl.arange(0, head_dim)[None, :], mask=inside[:, None], other=0.0)
 
 
+@triton.jit
+def _fold(scores, values, best, total, acc):
+    """Takes a block of scores [m, n] (log2) and values [n, head_dim] into the running maximum, sum of weights and weighted
+    values of an online softmax (Milakov and Gimelshein, arXiv:1805.02867)."""
+    peak = tl.maximum(best, tl.max(scores, 1))
+    safe = tl.where(peak == float("-inf"), 0.0, peak)  # a query past its row's end has seen nothing yet
+    weights = tl.exp2(scores - safe[:, None])
+    rescale = tl.exp2(best - safe)
+    total = total * rescale + tl.sum(weights, 1)
+    acc = tl.dot(weights.to(values.dtype), values, acc * rescale[:, None], input_precision=PRECISION)
+    return peak, total, acc
+
+
 @triton.jit(do_not_specialize=["rows", "table_width"])
 def _chunk_kernel(
     q, k_pool, v_pool, page_table, seats, starts, counts, contexts, out, rows, table_width, scale_log2,
@@ -89,26 +102,15 @@ def _chunk_kernel(
         offsets = n + tl.arange(0, block_n)
         keys = _keys_at(offsets, page_row, k_pool, head, context, page_size, kv_heads, head_dim)
         scores = tl.dot(queries, keys.T, input_precision=PRECISION) * scale_log2
-        peak = tl.maximum(best, tl.max(scores, 1))
-        weights = tl.exp2(scores - peak[:, None])
-        rescale = tl.exp2(best - peak)
-        total = total * rescale + tl.sum(weights, 1)
         values = _keys_at(offsets, page_row, v_pool, head, context, page_size, kv_heads, head_dim)
-        acc = tl.dot(weights.to(values.dtype), values, acc * rescale[:, None], input_precision=PRECISION)
-        best = peak
+        best, total, acc = _fold(scores, values, best, total, acc)
     for n in tl.range(unmasked, last, block_n):
         offsets = n + tl.arange(0, block_n)
         keys = _keys_at(offsets, page_row, k_pool, head, context, page_size, kv_heads, head_dim)
         scores = tl.dot(queries, keys.T, input_precision=PRECISION) * scale_log2
         scores = tl.where(offsets[None, :] <= position[:, None], scores, float("-inf"))
-        peak = tl.maximum(best, tl.max(scores, 1))
-        safe = tl.where(peak == float("-inf"), 0.0, peak)  # queries past the row's end see nothing
-        weights = tl.exp2(scores - safe[:, None])
-        rescale = tl.exp2(best - safe)
-        total = total * rescale + tl.sum(weights, 1)
         values = _keys_at(offsets, page_row, v_pool, head, context, page_size, kv_heads, head_dim)
-        acc = tl.dot(weights.to(values.dtype), values, acc * rescale[:, None], input_precision=PRECISION)
-        best = peak
+        best, total, acc = _fold(scores, values, best, total, acc)
     tl.store(out + address, (acc / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
 
 
@@ -148,13 +150,8 @@ def _token_kernel(
         keys = _keys_at(offsets, page_row, k_pool, head, end, page_size, kv_heads, head_dim)
         scores = tl.dot(queries, keys.T, input_precision=PRECISION) * scale_log2
         scores = tl.where((offsets < end)[None, :], scores, float("-inf"))
-        peak = tl.maximum(best, tl.max(scores, 1))
-        weights = tl.exp2(scores - peak[:, None])
-        rescale = tl.exp2(best - peak)
-        total = total * rescale + tl.sum(weights, 1)
         values = _keys_at(offsets, page_row, v_pool, head, end, page_size, kv_heads, head_dim)
-        acc = tl.dot(weights.to(values.dtype), values, acc * rescale[:, None], input_precision=PRECISION)
-        best = peak
+        best, total, acc = _fold(scores, values, best, total, acc)
     if splits == 1:
         tl.store(out + address, (acc / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
     else:
