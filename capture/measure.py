@@ -109,7 +109,7 @@ def measure_machine(
 ) -> Machine:
     """Measures a device for about `seconds` each: copies of a large tensor, and products of large matrices."""
     large = device.type == "cuda"
-    source = torch.empty(2**28 if large else 2**24, dtype=torch.uint8, device=device)
+    source = torch.empty(2**28 if large else 2**26, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     side = 8192 if large else 512
     left = torch.randn(side, side, device=device).to(dtype)  # a GPU multiplies ones faster than it ever will weights
