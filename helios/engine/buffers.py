@@ -29,9 +29,11 @@ class StepInputs(NamedTuple):
 
     [tokens]: ids; sampled (1 where the id is last_ids[feeds] instead); feeds (seats); positions; slots.
     [rows]: seats; starts (the row's first token); counts; contexts; controls fp32 [rows, 4]: temperature, top_p, min_p,
-    top_k; seeds int64.
+    top_k; seeds int64. These lie first: behind them an element has 4 bytes in every field, so that no two fields ever lie
+    equally many elements from the start, which the compiler would expect of every bucket once it saw it in one.
     """
 
+    seeds: Tensor
     ids: Tensor
     sampled: Tensor
     feeds: Tensor
@@ -42,7 +44,6 @@ class StepInputs(NamedTuple):
     counts: Tensor
     contexts: Tensor
     controls: Tensor
-    seeds: Tensor
 
 
 TOKEN_FIELDS = ("ids", "sampled", "feeds", "positions", "slots")
