@@ -9,11 +9,14 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from helios.commands.common import add_engine_flags, command_parser, given_engine_flags
 from helios.config import ConfigError, EngineConfig, ServerConfig
 from helios.options import read_variables
+
+if TYPE_CHECKING:
+    from capture.report import CaptureReport
 
 EXAMPLES = """\
   helios capture
@@ -95,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
     from capture.diff import diff
     from capture.markdown import headline
-    from capture.report import check, load, save
+    from capture.report import check, save
     from helios.display import StartupDisplay
     from helios.engine.inspection import Inspection, explain_breaks, inspect
 
@@ -107,8 +110,8 @@ def run(args: argparse.Namespace) -> int:
         imported=time.perf_counter() - began,
         name=args.name,
     )
-    after = load(args.after) if args.after else None
-    old = load(args.diff) if args.diff else None
+    after = None if args.after is None else _load("--after", args.after)
+    old = None if args.diff is None else _load("--diff", args.diff)
     with ExitStack() as stack:
         display = stack.enter_context(StartupDisplay())
         if not _names_cache_dir(fields):
@@ -131,6 +134,15 @@ def run(args: argparse.Namespace) -> int:
 def _names_cache_dir(fields: dict[str, Any]) -> bool:
     variables = read_variables(EngineConfig, known=(EngineConfig, ServerConfig))
     return "cache_dir" in fields or "cache_dir" in variables
+
+
+def _load(flag: str, path: Path) -> CaptureReport:
+    from capture.report import load
+
+    try:
+        return load(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{flag} must be the .json of a capture report: {error}") from None
 
 
 def _explain(events: list[Any]) -> int:
