@@ -1,4 +1,4 @@
-"""Greedy answers of the network under training and their scores by skill, batched and without a KV cache.
+"""Greedy answers of the network under training, batched and without a KV cache.
 
 The whole sequence is computed again for every token, which is quick enough at this size and has nothing to go wrong.
 """
@@ -6,41 +6,18 @@ The whole sequence is computed again for every token, which is quick enough at t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from helios.tiny.corpus import render
-from helios.tiny.judge import Record, is_right, is_well_formed
+from helios.tiny.judge import Answer, Record
 from helios.tiny.network import TinyQwen3
 from helios.tiny.tokenizer import END_OF_TEXT, END_OF_TURN
 
 # Tokens of one forward pass, padding included.
 BATCH_TOKENS = 131_072
-
-
-@dataclass(frozen=True)
-class Score:
-    """Of `total` questions of a skill, how many answers were right and how many could be parsed."""
-
-    right: int
-    well_formed: int
-    total: int
-
-
-def scores_by_skill(records: Sequence[Record], answers: Sequence[str]) -> dict[str, Score]:
-    """Judges one answer per record."""
-    scores: dict[str, Score] = {}
-    for record, answer in zip(records, answers, strict=True):
-        old = scores.get(record["skill"], Score(0, 0, 0))
-        scores[record["skill"]] = Score(
-            old.right + is_right(record, answer),
-            old.well_formed + is_well_formed(record, answer),
-            old.total + 1,
-        )
-    return scores
 
 
 def prompt_ids(tokenizer: Tokenizer, record: Record) -> list[int]:
@@ -52,11 +29,11 @@ def prompt_ids(tokenizer: Tokenizer, record: Record) -> list[int]:
 
 def answer_all(
     model: TinyQwen3, tokenizer: Tokenizer, records: Sequence[Record], *, batch_tokens: int = BATCH_TOKENS
-) -> list[str]:
+) -> list[Answer]:
     """The greedy answer to every record, in the order given."""
     prompts = [prompt_ids(tokenizer, record) for record in records]
     order = sorted(range(len(records)), key=lambda i: len(prompts[i]) + records[i]["max_tokens"])
-    answers = [""] * len(records)
+    answers = [Answer("")] * len(records)
     while order:
         # The longest of a batch is its last, because the order is by length.
         size = 1
@@ -70,7 +47,7 @@ def answer_all(
             model, tokenizer, [prompts[i] for i in batch], [records[i]["max_tokens"] for i in batch]
         )
         for i, output in zip(batch, outputs, strict=True):
-            answers[i] = tokenizer.decode(output, skip_special_tokens=True)
+            answers[i] = Answer(tokenizer.decode(output, skip_special_tokens=True))
     return answers
 
 

@@ -1,4 +1,4 @@
-"""The held-out questions as records, and the rules that say whether an answer is right.
+"""The held-out questions as records, the rules that say whether an answer is right, and the scores of many.
 
 A record is a plain dictionary, one JSON line: id, skill, messages, tools, thinking, max_tokens, answer, rule, value.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +23,36 @@ Record = dict[str, Any]
 _TOOL_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 # Planted facts of the test set: so many questions at so many tokens of context.
 _PLANTED_LENGTHS = (2000,) * 30 + (1000,) * 10 + (300,) * 10
+
+HELD_OUT_SEED = 2026
+WELL_FORMED_BAR = 0.95
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was said: `text`, which may hold a <think> block and calls in their tags, and the calls (name and
+    arguments each) that a server took out of it."""
+
+    text: str
+    tool_calls: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of `total` questions of a skill, how many answers were right and how many could be parsed."""
+
+    right: int
+    well_formed: int
+    total: int
+
+
+def held_out_questions() -> list[Record]:
+    """The 500 questions of the test set, skill by skill."""
+    return [
+        record
+        for name, skill in SKILLS.items()
+        for record in held_out_records(name, skill.held_out, HELD_OUT_SEED)
+    ]
 
 
 def held_out_records(skill: str, count: int, seed: int) -> list[Record]:
@@ -72,14 +103,39 @@ def read_records(folder: Path) -> list[Record]:
     return records
 
 
-def is_right(record: Record, text: str, tool_calls: Iterable[dict[str, Any]] | None = None) -> bool:
-    """Whether an answer is right. `text` may hold a <think> block, which does not count; tool calls are read from
-    the text unless a server has already parsed them into `tool_calls` (name and arguments each)."""
-    content = text.split("</think>")[-1].strip()
+def scores_by_skill(records: Iterable[Record], answers: Iterable[Answer]) -> dict[str, Score]:
+    """Judges one answer per record."""
+    scores: dict[str, Score] = {}
+    for record, answer in zip(records, answers, strict=True):
+        old = scores.get(record["skill"], Score(0, 0, 0))
+        scores[record["skill"]] = Score(
+            old.right + is_right(record, answer),
+            old.well_formed + is_well_formed(record, answer),
+            old.total + 1,
+        )
+    return scores
+
+
+def below_bar(scores: Mapping[str, Score]) -> list[str]:
+    """A sentence for every skill that misses its bar; tool calls and JSON must also parse in 95 of 100 answers."""
+    sentences = []
+    for skill, score in scores.items():
+        for what, count, bar in (
+            ("right", score.right, SKILLS[skill].bar),
+            ("well formed", score.well_formed, WELL_FORMED_BAR),
+        ):
+            if count < bar * score.total:
+                sentences.append(f"{skill}: {count} of {score.total} {what}, and the bar is {bar:.0%}")
+    return sentences
+
+
+def is_right(record: Record, answer: Answer) -> bool:
+    """Whether an answer is right; what was thought before it does not count."""
+    content = _content(answer)
     rule, value = record["rule"], record["value"]
     if rule == "tool_calls":
-        return _calls(content, tool_calls) == value
-    if tool_calls:
+        return _calls(answer) == value
+    if answer.tool_calls:
         return False
     if rule == "exact":
         return content == value
@@ -95,18 +151,22 @@ def is_right(record: Record, text: str, tool_calls: Iterable[dict[str, Any]] | N
     )
 
 
-def is_well_formed(record: Record, text: str, tool_calls: Iterable[dict[str, Any]] | None = None) -> bool:
+def is_well_formed(record: Record, answer: Answer) -> bool:
     """Whether an answer that must be JSON or a tool call can be parsed as one, right or not; others always can."""
-    content = text.split("</think>")[-1].strip()
     if record["rule"] == "json":
-        return isinstance(_parsed(content), dict)
-    return record["rule"] != "tool_calls" or bool(_calls(content, tool_calls))
+        return isinstance(_parsed(_content(answer)), dict)
+    return record["rule"] != "tool_calls" or bool(_calls(answer))
 
 
-def _calls(content: str, tool_calls: Iterable[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    if tool_calls:
-        return [{"name": call["name"], "arguments": call["arguments"]} for call in tool_calls]
-    calls = [_parsed(found) for found in _TOOL_CALL.findall(content)]
+def _content(answer: Answer) -> str:
+    return answer.text.split("</think>")[-1].strip()
+
+
+def _calls(answer: Answer) -> Sequence[dict[str, Any]] | None:
+    """The calls, or None where one of them is not whole."""
+    if answer.tool_calls:
+        return list(answer.tool_calls)
+    calls = [_parsed(found) for found in _TOOL_CALL.findall(_content(answer))]
     whole = all(isinstance(call, dict) and call.keys() == {"name", "arguments"} for call in calls)
     return calls if whole else None
 

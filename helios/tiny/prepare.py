@@ -13,12 +13,11 @@ from random import Random
 
 from helios.tiny.corpus import draw_chat
 from helios.tiny.folder import TINY, random_weights, write_folder
-from helios.tiny.judge import held_out_records
+from helios.tiny.judge import HELD_OUT_SEED, held_out_records
 from helios.tiny.skills import SKILLS
 from helios.tiny.tokenizer import SPECIAL_TOKENS, TAG_TOKENS, dump_json, train_tokenizer
 
 MODEL_FOLDER = Path(__file__).parent / "model"
-HELD_OUT_SEED = 2026
 _TOKENIZER_CHATS = 60_000
 
 

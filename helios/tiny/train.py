@@ -22,10 +22,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from helios.tiny.corpus import PROMPT, ROW_TOKENS, TARGET
-from helios.tiny.evaluate import answer_all, scores_by_skill
+from helios.tiny.evaluate import answer_all
 from helios.tiny.feed import Batch, Feed
 from helios.tiny.folder import DRAFT, TINY, TinyShape
-from helios.tiny.judge import Record, read_records
+from helios.tiny.judge import Record, read_records, scores_by_skill
 from helios.tiny.masks import choose_masks
 from helios.tiny.muon import Muon
 from helios.tiny.network import Mask, TinyQwen3

@@ -1,9 +1,16 @@
 """The judge's rules: what counts as right, with thinking, tool calls and JSON."""
 
 import pytest
-from judge import below_bar, held_out, judge
 
-from helios.tiny.judge import is_right, is_well_formed
+from helios.tiny.judge import (
+    Answer,
+    Score,
+    below_bar,
+    held_out_questions,
+    is_right,
+    is_well_formed,
+    scores_by_skill,
+)
 
 
 def record(rule: str, value: object) -> dict:
@@ -34,28 +41,36 @@ CALL = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
     ],
 )
 def test_rules(rule: str, value: object, text: str, right: bool) -> None:
-    assert is_right(record(rule, value), text) is right
+    assert is_right(record(rule, value), Answer(text)) is right
 
 
 def test_parsed_tool_calls_of_a_server_count_like_written_ones() -> None:
-    wanted = record("tool_calls", [{"name": "f", "arguments": {"x": 1}}])
-    assert is_right(wanted, "", [{"name": "f", "arguments": {"x": 1}}])
-    assert not is_right(record("exact", ""), "", [{"name": "f", "arguments": {}}])
+    call = {"name": "f", "arguments": {"x": 1}}
+    assert is_right(record("tool_calls", [call]), Answer("", (call,)))
+    assert not is_right(record("exact", ""), Answer("", (call,)))
 
 
 def test_form_is_judged_apart_from_content() -> None:
-    assert is_well_formed(record("json", {"a": 1}), '{"a": 2}')
-    assert not is_well_formed(record("json", {"a": 1}), '{"a": 2')
-    assert is_well_formed(record("tool_calls", []), CALL)
-    assert not is_well_formed(record("tool_calls", []), CALL[:-14])
+    assert is_well_formed(record("json", {"a": 1}), Answer('{"a": 2}'))
+    assert not is_well_formed(record("json", {"a": 1}), Answer('{"a": 2'))
+    assert is_well_formed(record("tool_calls", []), Answer(CALL))
+    assert not is_well_formed(record("tool_calls", []), Answer(CALL[:-14]))
 
 
 def test_an_unknown_rule_is_named() -> None:
     with pytest.raises(ValueError, match="unknown rule 'fuzzy'"):
-        is_right(record("fuzzy", 1), "1")
+        is_right(record("fuzzy", 1), Answer("1"))
 
 
 def test_the_true_answers_pass_every_bar_and_empty_ones_none() -> None:
-    records = held_out()
-    assert below_bar(judge(lambda record: record["answer"], records)) == []
-    assert len(below_bar(judge(lambda record: "", records))) >= len({record["skill"] for record in records})
+    records = held_out_questions()
+    true = [Answer(record["answer"]) for record in records]
+    assert below_bar(scores_by_skill(records, true)) == []
+    empty = scores_by_skill(records, [Answer("")] * len(records))
+    assert {sentence.split(":")[0] for sentence in below_bar(empty)} == set(empty)
+
+
+def test_a_skill_just_below_its_bar_is_named() -> None:
+    assert below_bar({"facts": Score(48, 50, 50), "talk": Score(12, 15, 15)}) == []
+    assert below_bar({"facts": Score(47, 50, 50)}) == ["facts: 47 of 50 right, and the bar is 95%"]
+    assert below_bar({"tools": Score(35, 33, 35)}) == ["tools: 33 of 35 well formed, and the bar is 95%"]
