@@ -129,6 +129,12 @@ class CompiledStep:
         if self.compile:
             self._run = self._compiled if self.calls else self._run_first
 
+    def restart(self) -> None:
+        """Compiles anew at the next call, as at the first: for after torch.compiler.reset()."""
+        self.sealed = False
+        if self.compile:
+            self._run = self._run_first
+
     def _run_eager(self, *args: Any, **kwargs: Any) -> Any:
         self.eager_calls += 1
         if self._listener is not None:

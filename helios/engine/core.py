@@ -218,6 +218,7 @@ class EngineCore:
             "graphs": 0 if self._runner.graphs is None else len(self._runner.graphs),
             "memory": {name: getattr(started.memory, name) for name in started.memory.__dataclass_fields__},
             "phases": started.phases,
+            "artefacts": None if started.artefacts is None else started.artefacts.describe(),
         }
 
     def clear_prefix_cache(self) -> int:
@@ -229,6 +230,8 @@ class EngineCore:
         self._in_flight = None
         self._runner.close()
         self.audit.close()
+        if self._started.artefacts is not None:
+            self._started.artefacts.close()
 
     def _is_degraded(self) -> bool:
         """Looks whether a buffer has moved, too: nobody else would notice."""

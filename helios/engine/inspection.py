@@ -73,7 +73,10 @@ def inspect(
         driven = Drive(core, plan.seed).run(plan.ticks)
     core.audit.check_watched(core.started.runner.watched)
     core.audit.close()
+    artefacts = core.info()["artefacts"]
     notes = [driven.sentence(), unused([str(stats.bucket) for stats in ladder.stats() if not stats.uses])]
+    if artefacts is not None:
+        notes.append(f"Compiled artefacts in {artefacts['folder']}: {artefacts['why']}.")
     if driven.missed:
         sizes = ", ".join(f"{tokens}x{rows}" for tokens, rows in driven.missed)
         notes.append(f"Ticks that pool, context or budget are too small for (tokens x rows): {sizes}.")

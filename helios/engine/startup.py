@@ -7,7 +7,6 @@ pool that takes the memory they leave.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from capture.audit import Audit
 from capture.compiler import CompiledStep
@@ -23,6 +21,7 @@ from capture.graphs import GraphSet, capture_order
 from capture.ladder import Ladder, default_ladder
 from helios.cache.pool import KVPool, PoolShape
 from helios.config import ConfigError, EngineConfig
+from helios.engine.artefacts import Artefacts, key_parts, open_artefacts
 from helios.engine.buffers import StepBuffers
 from helios.engine.memory import GIB, MemoryPlan, plan_pages, read_device_memory
 from helios.engine.messages import Progress
@@ -105,6 +104,7 @@ class Started:
     sizes: Sizes
     runner: ModelRunner
     memory: MemoryPlan
+    artefacts: Artefacts | None
     phases: dict[str, float]
 
 
@@ -117,7 +117,6 @@ def start(
     """
     phases = Phases(report, audit)
     device = choose_device(config.device)
-    use_cache_dir(Path(config.cache_dir))
     context_bytes = 0
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -134,6 +133,13 @@ def start(
             checkpoint_bytes(model, dtype), free_device_memory(device), config.weight_headroom_ratio
         )
 
+    artefacts = None
+    if device.type == "cuda" or (config.compile and config.compile_backend == "inductor"):
+        with phases.phase("find artefacts"):
+            parts = key_parts(config, model, ladder, sizes.page_size, dtype, device)
+            artefacts = open_artefacts(Path(config.cache_dir), parts)
+            logger.info("compiled artefacts in %s: %s", artefacts.folder, artefacts.why)
+
     with phases.phase("load weights") as each:
         decoder = make_decoder(model, dtype, device, sizes.max_model_len)
         load_weights(
@@ -148,10 +154,7 @@ def start(
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with phases.phase("compile") as each:
-        order = capture_order(ladder)
-        for done, bucket in enumerate(order):
-            each(done, len(order))
-            runner.warm_up(bucket, audit)
+        compile_buckets(runner, audit, artefacts, each)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
             activations = torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
@@ -190,6 +193,8 @@ def start(
     runner.step.seal(strict=config.strict_capture)
     audit.seal()
     ladder.reset()
+    if artefacts is not None:
+        artefacts.keep()
 
     tokens = (pages - 1) * sizes.page_size
     plan = MemoryPlan(
@@ -210,7 +215,28 @@ def start(
             tokens,
             sizes.max_model_len,
         )
-    return Started(files, model, dtype, vocab, sizes, runner, plan, phases.seconds)
+    return Started(files, model, dtype, vocab, sizes, runner, plan, artefacts, phases.seconds)
+
+
+def compile_buckets(
+    runner: ModelRunner, audit: Audit, artefacts: Artefacts | None, each: Callable[[int, int], None]
+) -> None:
+    """Runs every bucket once, largest first. Artefacts of an earlier start that break it are given up, and all is compiled
+    anew; what fails then is raised. each: called with done and total.
+    """
+    order = capture_order(runner.ladder)
+    try:
+        for done, bucket in enumerate(order):
+            each(done, len(order))
+            runner.warm_up(bucket, audit)
+    except Exception as error:
+        if artefacts is None or not artefacts.warm:
+            raise
+        first_line = str(error).strip().partition("\n")[0]
+        artefacts.discard(f"{type(error).__name__}: {first_line}")
+        torch.compiler.reset()
+        runner.step.restart()
+        compile_buckets(runner, audit, artefacts, each)
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -288,17 +314,6 @@ def make_runner(
     if cuda and config.compile and config.cuda_graphs:
         graphs = GraphSet(device, warmup=1, count_nodes=count_nodes)
     return ModelRunner(step, ladder, buffers, device, graphs)
-
-
-def use_cache_dir(folder: Path) -> None:
-    """Keeps compiled artefacts in `folder` across starts, unless the environment already names other places.
-
-    Importing torch's compiler writes its own default, under /tmp, into the environment; that is nobody's choice.
-    """
-    if os.environ.get("TORCHINDUCTOR_CACHE_DIR") == default_cache_dir():
-        del os.environ["TORCHINDUCTOR_CACHE_DIR"]
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
-    os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "triton"))
 
 
 def _create_context(device: torch.device) -> int:
