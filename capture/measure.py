@@ -112,9 +112,8 @@ def measure_machine(
     source = torch.empty(2**28 if large else 2**26, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     side = 8192 if large else 512
-    left = torch.randn(side, side, device=device).to(
-        dtype
-    )  # a GPU multiplies ones faster than it ever will weights
+    # Not ones: a GPU multiplies those faster than it ever will weights.
+    left = torch.randn(side, side, device=device).to(dtype)
     copied = _best_ms(lambda: target.copy_(source), device, seconds)
     multiplied = _best_ms(lambda: left @ left, device, seconds)
     return Machine(2e3 * source.nbytes / copied, 2e3 * side**3 / multiplied)

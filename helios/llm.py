@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from tqdm import tqdm
 
+from helios.bytecode import keep_bytecode
 from helios.completion import Completion, Query, Running
 from helios.config import EngineConfig
 from helios.engine.messages import AddRequest, Progress
@@ -318,8 +319,12 @@ def _build_core(config: EngineConfig, progress: Callable[[Progress], None] | Non
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     report = progress or (lambda step: None)
     report(Progress("import"))
+    bytecode = keep_bytecode(config.cache_dir)
     began = time.monotonic()
     from helios.engine.core import EngineCore
 
     report(Progress("import", seconds=time.monotonic() - began))
-    return EngineCore(config, progress)
+    core = EngineCore(config, progress)
+    if bytecode is not None:
+        bytecode.note()
+    return core

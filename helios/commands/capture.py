@@ -11,8 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from helios.bytecode import keep_bytecode
 from helios.commands.common import add_engine_flags, command_parser, given_engine_flags
 from helios.config import ConfigError, EngineConfig, ServerConfig
+from helios.display import StartupDisplay
 from helios.options import read_variables
 
 if TYPE_CHECKING:
@@ -95,31 +97,31 @@ def run(args: argparse.Namespace) -> int:
     config = EngineConfig.from_env(**fields)
     if not config.device.startswith("cuda"):
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in the engine process; see engine.client
-    began = time.perf_counter()
-    from capture.diff import diff
-    from capture.markdown import headline
-    from capture.report import check, save
-    from helios.display import StartupDisplay
-    from helios.engine.inspection import Inspection, explain_breaks, inspect
-
-    plan = Inspection(
-        seed=args.drive_seed,
-        ticks=args.ticks,
-        timings=args.timings,
-        second_start=args.second_start,
-        imported=time.perf_counter() - began,
-        name=args.name,
-    )
-    after = None if args.after is None else _load("--after", args.after)
-    old = None if args.diff is None else _load("--diff", args.diff)
     with ExitStack() as stack:
         display = stack.enter_context(StartupDisplay())
         if not _names_cache_dir(fields):
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="helios-cache-"))
             config = replace(config, cache_dir=folder)
+        began = time.perf_counter()
+        bytecode = keep_bytecode(config.cache_dir)
+        from capture.diff import diff
+        from capture.markdown import headline
+        from capture.report import check, save
+        from helios.engine.inspection import Inspection, explain_breaks, inspect
+
+        plan = Inspection(
+            seed=args.drive_seed,
+            ticks=args.ticks,
+            timings=args.timings,
+            second_start=args.second_start,
+            imported=time.perf_counter() - began,
+            name=args.name,
+        )
+        after = None if args.after is None else _load("--after", args.after)
+        old = None if args.diff is None else _load("--diff", args.diff)
         if args.explain:
             return _explain(explain_breaks(config, display))
-        report = inspect(config, plan, display, after)
+        report = inspect(config, plan, display, after, started=bytecode.note if bytecode else lambda: None)
     for path in save(report, args.out).values():
         print(path)
     print(headline(report))

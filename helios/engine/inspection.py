@@ -56,9 +56,14 @@ class Inspection:
 
 
 def inspect(
-    config: EngineConfig, plan: Inspection, progress: Report, after: CaptureReport | None = None
+    config: EngineConfig,
+    plan: Inspection,
+    progress: Report,
+    after: CaptureReport | None = None,
+    started: Callable[[], None] = lambda: None,
 ) -> CaptureReport:
     """The whole procedure. after: the report of a cold start with the same caches; this start is then the warm one.
+    started: called once the engine is warm.
 
     Raises ConfigError for an engine that is not compiled, and what start-up and the drive raise.
     """
@@ -67,6 +72,7 @@ def inspect(
             "compile=False leaves nothing to report on: leave out --no-compile and --enforce-eager"
         )
     core = EngineCore(config, progress, count_nodes=True)
+    started()
     ladder, device = core.started.runner.ladder, core.started.runner.device
     phases = [PhaseTime("import", -plan.imported, plan.imported), *core.audit.phases]
     with _phase(progress, "drive"):

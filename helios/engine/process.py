@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import msgspec
 import zmq
 
+from helios.bytecode import keep_bytecode
 from helios.config import EngineConfig
 from helios.engine.messages import (
     AbortRequest,
@@ -152,6 +153,7 @@ _encode = msgspec.msgpack.Encoder(enc_hook=str).encode
 def main() -> int:
     """Run the process that a Launch on standard input describes; returns its exit code."""
     launch = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Launch)
+    bytecode = keep_bytecode(launch.config.cache_dir)
     die_with_parent(launch.parent)
     for terminal_signal in (signal.SIGINT, signal.SIGTERM):
         signal.signal(terminal_signal, signal.SIG_IGN)
@@ -167,6 +169,8 @@ def main() -> int:
         except Exception as error:
             return _give_up(socket, error, expected=is_refusal(error))
         send(socket, Ready(core.info()))
+        if bytecode is not None:
+            bytecode.note()
         try:
             EngineLoop(core, socket, batch_wait_ms=launch.config.batch_wait_ms).run()
         except Exception as error:

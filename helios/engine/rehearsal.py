@@ -11,10 +11,13 @@ import sys
 import time
 from dataclasses import asdict
 
+from helios.bytecode import keep_bytecode
+
 
 def main() -> int:
     """Returns the exit code; what start-up raises comes through, since the parent wants to read it."""
     settings = json.loads(sys.stdin.read())
+    bytecode = keep_bytecode(settings["cache_dir"])
     began = time.perf_counter()
     from capture.audit import PhaseTime
     from helios.config import EngineConfig
@@ -24,6 +27,8 @@ def main() -> int:
     core = EngineCore(EngineConfig(**settings))
     phases = [PhaseTime("import", -imported, imported), *core.audit.phases]
     core.close()
+    if bytecode is not None:
+        bytecode.note()
     print(json.dumps([asdict(phase) for phase in phases]))
     return 0
 
