@@ -92,7 +92,8 @@ def _driver() -> str:
 
 
 def _commit(folder: Path) -> str:
-    """The commit of `folder`, with "+" for uncommitted changes; "" outside a repository or without Git."""
+    """The commit of `folder`, with "+" for uncommitted changes; outside a repository or without Git what GIT_COMMIT says."""
+    unknown = os.environ.get("GIT_COMMIT", "")
     try:
         described = subprocess.run(
             ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
@@ -101,5 +102,5 @@ def _commit(folder: Path) -> str:
             timeout=10,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return described.stdout.strip() if described.returncode == 0 else ""
+        return unknown
+    return described.stdout.strip() if described.returncode == 0 else unknown
