@@ -11,12 +11,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from helios.commands import bench, capture, chat, generate, serve
+from helios.commands import bench, capture, chat, evaluate, generate, serve
 from helios.commands.common import CommandParser
 from helios.engine.client import EngineDeadError
 from helios.faults import is_refusal
 
-COMMANDS = (serve, chat, generate, bench, capture)
+COMMANDS = (serve, chat, generate, bench, capture, evaluate)
 
 DESCRIPTION = (
     "Helios serves Qwen models: every step is compiled and captured before the first request arrives."

@@ -131,5 +131,4 @@ def generation_config(eos: list[int]) -> dict[str, object]:
         "do_sample": False,
         "eos_token_id": eos,
         "pad_token_id": eos[1],
-        "temperature": 0.0,
     }
