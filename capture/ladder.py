@@ -13,8 +13,14 @@ from typing import Literal
 
 Kind = Literal["decode", "packed"]
 
-ROW_STEP = 8
-"""Above this many rows, decode buckets are multiples of it: smaller steps save no time on a tensor core."""
+TOKEN_STEP = 8
+"""Packed buckets are multiples of it: smaller steps save no time on a tensor core."""
+
+SMALLEST_PACKED = 32
+"""Tokens of the smallest packed bucket: below, a step takes no less time."""
+
+CUBES = 28 / 3
+"""Packed buckets for each decode bucket of an octave, before those below the smallest fall together."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -164,37 +170,29 @@ class Ladder:
         self.usage = {bucket: Usage() for bucket in self.buckets}
 
 
-def decode_sizes(max_rows: int, density: int = 4) -> tuple[int, ...]:
-    """Row counts of decode buckets: half octaves up to 16, then `density` steps an octave in multiples of 8.
+def decode_sizes(max_rows: int, density: int = 3) -> tuple[int, ...]:
+    """Row counts of decode buckets: `density` an octave, all powers of two among them, and `max_rows` at the end.
 
-    Always ends at `max_rows`. Density 4 gives 1, 2, 3, 4, 6, 8, 12, 16, 24, ... 64, 80, ... 128, 160, ... 256;
-    density 1 the powers of two.
+    Density 3 gives 1, 2, 3, 4, 6, 7, 8, 11, 13, 16, 21, 26, 32, ... 256; density 1 the powers of two.
     """
     check_positive(max_rows=max_rows, density=density)
-    sizes = []
-    size = 1
-    while size < max_rows:
-        sizes.append(size)
-        octave = 1 << (size.bit_length() - 1)  # the power of two at or below size
-        coarsest = octave if density == 1 else max(1, octave // 2)
-        size += max(min(coarsest, ROW_STEP), octave // density // ROW_STEP * ROW_STEP)
-    return (*sizes, max_rows)
+    exact = (2 ** (step / density) for step in range(math.ceil(math.log2(max_rows) * density)))
+    return tuple(sorted({*(math.ceil(size - 1e-9) for size in exact), max_rows}))
 
 
-def packed_sizes(max_rows: int, max_tokens: int, density: int = 4) -> tuple[tuple[int, int], ...]:
-    """(tokens, rows) of packed buckets: token budgets in `density` steps an octave from 32.
+def packed_sizes(max_rows: int, max_tokens: int, density: int = 3) -> tuple[tuple[int, int], ...]:
+    """(tokens, rows) of packed buckets: token budgets that grow as cubes, `density` times CUBES of them.
 
-    Always ends at max(max_tokens, max_rows + 1), so that a step with every row decoding has room for a prompt.
+    Ends at max(max_tokens, max_rows + 1), so that a step with every row decoding has room for a prompt. Large buckets
+    lie closer together in proportion than small ones, as most prompt tokens are computed in large steps.
     Each bucket takes as many rows as it can: min(max_rows, tokens - 1).
     """
     check_positive(max_rows=max_rows, max_tokens=max_tokens, density=density)
     last = max(max_tokens, max_rows + 1)
-    smallest = min(32, last)
-    steps = math.ceil(math.log2(last / smallest) * density)
-    budgets = {smallest, last}
-    for step in range(1, steps):
-        exact = last * 2 ** (-step / density)  # downwards from the end: no short last step
-        budgets.add(max(smallest, math.ceil(exact / ROW_STEP) * ROW_STEP))
+    steps = round(CUBES * density)
+    exact = (last * (step / steps) ** 3 for step in range(1, steps))
+    rounded = (math.ceil(size / TOKEN_STEP) * TOKEN_STEP for size in exact)
+    budgets = {min(max(size, SMALLEST_PACKED), last) for size in rounded} | {last}
     return tuple((tokens, min(max_rows, tokens - 1)) for tokens in sorted(budgets))
 
 
@@ -204,13 +202,13 @@ def default_ladder(
     *,
     decode: Sequence[int] | None = None,
     packed: Sequence[int] | None = None,
-    density: int = 4,
+    density: int = 3,
 ) -> Ladder:
     """A ladder for steps of up to `max_rows` rows and `max_tokens` tokens.
 
     decode: row counts of one's own, packed: token budgets of one's own; the end of each kind is always added,
-    and an entry beyond it is refused with ValueError. density: buckets an octave; 1 gives the fewest shapes
-    and the most padding, 4 keeps the padding of most loads under a tenth.
+    and an entry beyond it is refused with ValueError. density: decode buckets an octave; 1 gives the fewest shapes
+    and the most padding, 3 keeps the padding of conversations under a tenth at any rate of arrival.
     """
     check_positive(max_rows=max_rows, max_tokens=max_tokens)
     if decode is None:

@@ -42,8 +42,8 @@ from helios.model.weights import (
 
 logger = logging.getLogger(__name__)
 
-CPU_DENSITY = 1  # buckets an octave: on a CPU padding is cheap beside another shape
-GPU_DENSITY = 4
+CPU_DENSITY = 1  # of default ladders, see capture.ladder
+GPU_DENSITY = 3  # the least that keeps padding under a tenth: reports/ladder.md
 INDUCTOR_OPTIONS = {"assert_indirect_indexing": False}  # an assert a write costs more than the write
 
 

@@ -95,8 +95,8 @@ def test_the_default_ladder_holds_every_step_up_to_its_ends(max_rows, max_tokens
 
 def test_density_trades_shapes_for_padding():
     assert decode_sizes(16, density=1) == (1, 2, 4, 8, 16)
-    assert decode_sizes(32) == (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-    assert packed_sizes(16, 256, density=1) == ((32, 16), (64, 16), (128, 16), (256, 16))
+    assert decode_sizes(32) == (1, 2, 3, 4, 6, 7, 8, 11, 13, 16, 21, 26, 32)
+    assert packed_sizes(16, 256, density=1) == ((32, 16), (48, 16), (80, 16), (128, 16), (184, 16), (256, 16))
 
     def cost(density: int) -> tuple[int, float]:
         ladder = default_ladder(256, 4096, density=density)
@@ -106,10 +106,18 @@ def test_density_trades_shapes_for_padding():
             ladder.fit(min(4096, rows + int(2 ** draw.uniform(0, 12))), rows)
         return len(ladder.buckets), ladder.waste()
 
-    few, some, many = cost(1), cost(4), cost(8)
+    few, some, many = cost(1), cost(3), cost(8)
     assert few[0] < some[0] < many[0]
     assert few[1] > some[1] > many[1]
     assert some[1] < 0.10
+
+
+@pytest.mark.parametrize("max_rows", [1, 2, 7, 64, 100, 256, 1000])
+@pytest.mark.parametrize("density", [1, 3, 5])
+def test_powers_of_two_are_among_the_decode_sizes(max_rows, density):
+    sizes = decode_sizes(max_rows, density)
+    assert {2**n for n in range(10) if 2**n <= max_rows} <= set(sizes)
+    assert sizes[0] == 1
 
 
 def test_a_ladder_of_ones_own_still_reaches_the_ends():
