@@ -192,8 +192,10 @@ def _trade_off(report: CaptureReport) -> str:
     if not report.trade_off:
         return ""
     rows = [(each.density, each.decode, each.packed, percent(each.waste)) for each in report.trade_off]
-    return "<h2>Fewer buckets or less padding</h2>\n" + _table(
-        ("buckets an octave", "decode", "packed", "padding"), rows
+    return (
+        "<h2>Fewer buckets or less padding</h2>\n"
+        '<p class="soft">The default ladder of each density, over the same simulated steps (not those of the drive).</p>\n'
+        + _table(("buckets an octave", "decode", "packed", "padding"), rows)
     )
 
 

@@ -208,7 +208,7 @@ def _trade_off(report: CaptureReport) -> list[str]:
     rows = [(each.density, each.decode, each.packed, percent(each.waste)) for each in report.trade_off]
     return [
         "## Fewer buckets or less padding",
-        "The default ladder of each density, over the same steps.",
+        "The default ladder of each density, over the same simulated steps (not those of the drive).",
         table(("buckets an octave", "decode", "packed", "padding"), rows),
     ]
 

@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +27,7 @@ from capture.events import Event
 from capture.ladder import Bucket
 from capture.measure import Machine, Timing, measure_machine, percentile, time_step
 from capture.report import CaptureReport, build_report
+from capture.tradeoff import TradeOff, trade_off
 from helios.config import ConfigError, EngineConfig
 from helios.engine.client import engine_environment
 from helios.engine.core import EngineCore
@@ -33,9 +35,11 @@ from helios.engine.drive import Drive, unused
 from helios.engine.floor import DECODE_CONTEXT, PROMPT, measured_rows, measured_tick, step_work
 from helios.engine.messages import Progress
 from helios.engine.step import varying_dimensions
+from helios.schedule.simulation import Limits, chat_lengths, simulate_loads
 
 REPOSITORY = Path(helios.__file__).resolve().parent.parent
 SECONDS_A_BUCKET = 0.4
+SIMULATED_REQUESTS = 200
 FEWEST_REPEATS, MOST_REPEATS = 10, 200
 
 Report = Callable[[Progress], None]
@@ -104,6 +108,7 @@ def inspect(
         cold=after.cold if after else phases,
         warm=phases if after else (),
         earlier=after,
+        trade_off=_trade_off(core),
         environment=describe_environment(device, REPOSITORY) | {"engine": _settings(config)},
         notes=notes,
     )
@@ -196,6 +201,14 @@ def second_start(config: EngineConfig) -> Sequence[PhaseTime]:
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "it said nothing")
     return [PhaseTime(**phase) for phase in json.loads(done.stdout.splitlines()[-1])]
+
+
+def _trade_off(core: EngineCore) -> list[TradeOff]:
+    """Default ladders of this engine's sizes over simulated conversations, at every load from hardly any to all at once."""
+    sizes = core.started.sizes
+    limits = Limits(sizes.max_num_seqs, sizes.max_num_batched_tokens, sizes.max_model_len, sizes.page_size)
+    loads = simulate_loads(chat_lengths(SIMULATED_REQUESTS, limits), limits)
+    return trade_off(sum(loads.values(), Counter()), sizes.max_num_seqs, sizes.max_num_batched_tokens)
 
 
 def _measured(machine: Machine, dtype: torch.dtype) -> str:
