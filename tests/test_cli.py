@@ -15,7 +15,7 @@ from helios.config import EngineConfig, ServerConfig
 from helios.engine.client import EngineDeadError
 from helios.options import options
 
-COMMANDS = ("serve", "chat", "generate", "bench")
+COMMANDS = ("serve", "chat", "generate", "bench", "capture", "eval")
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +87,11 @@ def test_the_first_help_lists_the_commands(capsys: pytest.CaptureFixture[str]):
         (["chat", "--url", "http://x", "--page-size", "16"], "helios: --url .* page_size cannot be set here"),
         (["chat", "--api-key", "k"], "helios: --api-key is for a server"),
         (["chat", "--url", "http://127.0.0.1:9"], "helios: no server answers at http://127.0.0.1:9"),
+        (["eval", "--url", "http://127.0.0.1:9"], "helios: no server answers at http://127.0.0.1:9"),
+        (["eval", "--url", "http://x", "--dtype", "float32"], "helios: --url .* dtype cannot be set here"),
+        (["eval", "--url", "http://x", "--same-as", "x"], "helios: --same-as compares ids, which a server"),
+        (["eval", "--same-as", "/no/such/file"], "helios: --same-as /no/such/file holds no ids"),
+        (["eval", "--concurrency", "2"], "helios: --concurrency is for a server"),
         ([], "helios: .*COMMAND"),
     ],
 )

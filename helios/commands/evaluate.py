@@ -47,7 +47,6 @@ def add_parser(subparsers: Any) -> None:
         metavar="OLD.json",
         help="also exit with 1 unless each id is as in this result",
     )
-    add("--note", metavar="TEXT", help="kept with the result, such as the commit where there is no Git")
     add_engine_flags(parser)
     parser.set_defaults(run=run)
 
@@ -72,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         )
     result["passed"] = not result["below_bar"] and not result.get("different")
     if args.json is not None:
-        result |= {"note": args.note, "command": shlex.join(sys.orig_argv), "environment": _environment()}
+        result |= {"command": shlex.join(sys.orig_argv), "environment": _environment()}
         args.json.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return 0 if result["passed"] else 1
 
@@ -92,8 +91,6 @@ def _check(args: argparse.Namespace) -> None:
     """Raises ConfigError for flags that mean nothing together, before anything takes time."""
     if args.json is not None and not args.json.parent.is_dir():
         raise ConfigError(f"--json {args.json} cannot be written: {args.json.parent} is not a folder")
-    if args.note is not None and args.json is None:
-        raise ConfigError("--note is kept with the result, and no --json says where")
     if args.url is None:
         for name in ("api_key", "concurrency"):
             if getattr(args, name) is not None:
