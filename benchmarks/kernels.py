@@ -12,6 +12,7 @@ import argparse
 import math
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,13 @@ def replay_seconds(run: Callable[[], Any]) -> float:
 
 
 def copy_bandwidth() -> float:
-    """Bytes a second of a large copy, reads and writes counted."""
+    """Bytes a second of a large copy, reads and writes counted; after a second of work, since an idle GPU's clocks are low."""
     source = torch.randn(2**30, device="cuda", dtype=torch.bfloat16)
     target = torch.empty_like(source)
+    began = time.monotonic()
+    while time.monotonic() - began < 1.0:
+        target.copy_(source)
+        torch.cuda.synchronize()
     return 2 * source.nbytes / replay_seconds(lambda: target.copy_(source))
 
 
