@@ -1,14 +1,18 @@
 """The packaged folder: standard files that transformers loads, with Qwen3's special tokens and a robust template."""
 
 import json
+import logging
+import warnings
 from pathlib import Path
 
 import pytest
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from helios.tiny.prepare import MODEL_FOLDER
 from helios.tiny.tokenizer import SPECIAL_TOKENS, TAG_TOKENS, VOCAB_SIZE
 
+DRAFT_FOLDER = MODEL_FOLDER.parent / "draft"
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 CALL = {"type": "function", "function": {"name": "f", "arguments": {"é": 1}}}
 
@@ -18,8 +22,9 @@ def tokenizer() -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(MODEL_FOLDER)
 
 
-def test_the_folder_is_small_and_complete() -> None:
-    names = {path.name for path in MODEL_FOLDER.iterdir()}
+@pytest.mark.parametrize(("folder", "limit"), [(MODEL_FOLDER, 24e6), (DRAFT_FOLDER, 4e6)])
+def test_the_folder_is_small_and_complete(folder: Path, limit: float) -> None:
+    names = {path.name for path in folder.iterdir()}
     wanted = {
         "config.json",
         "generation_config.json",
@@ -28,7 +33,25 @@ def test_the_folder_is_small_and_complete() -> None:
         "model.safetensors",
     }
     assert names == wanted
-    assert sum(path.stat().st_size for path in MODEL_FOLDER.iterdir()) < 24e6
+    assert sum(path.stat().st_size for path in folder.iterdir()) < limit
+
+
+@pytest.mark.parametrize("folder", [MODEL_FOLDER, DRAFT_FOLDER])
+def test_the_weights_load_in_transformers_without_a_warning_and_answer(
+    folder: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        prompt = render(tokenizer, [user("What is the capital of France?")], enable_thinking=False)
+        ids = tokenizer(prompt, return_tensors="pt")
+        answer = model.generate(**ids, max_new_tokens=20)[0, ids["input_ids"].shape[1] :]
+    assert tokenizer.decode(answer, skip_special_tokens=True) == "The capital of France is Paris."
+    assert caplog.records == []
 
 
 def test_config_and_generation_config(tokenizer: PreTrainedTokenizerBase) -> None:
