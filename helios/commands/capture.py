@@ -29,8 +29,8 @@ EXAMPLES = """\
       for CI: exit code 1 unless every line of the verdict is 0
   helios capture --diff reports/capture-tiny-cpu.json --out /tmp/new
       say what got worse since an older report, and exit with 1 if anything did
-  helios capture --decode-buckets 1,2,4,8 --packed-buckets 64,256
-      a ladder of one's own
+  helios capture --ladder 1,2,4,8/64,256
+      a ladder of one's own: --decode-buckets 1,2,4,8 --packed-buckets 64,256
   helios capture --explain
       trace the model with graph breaks allowed, and explain each
 
@@ -86,6 +86,12 @@ def add_parser(subparsers: Any) -> None:
         default=True,
         help="start once more with what the first start left (default: on)",
     )
+    add(
+        "--ladder",
+        type=_ladder,
+        metavar="ROWS/TOKENS",
+        help="rows of the decode buckets, a slash, tokens of the packed ones",
+    )
     add_engine_flags(parser)
     parser.set_defaults(run=run)
 
@@ -94,6 +100,10 @@ def run(args: argparse.Namespace) -> int:
     if args.ticks < 0:
         raise ConfigError(f"--ticks must be at least 0, got {args.ticks}")
     fields = given_engine_flags(args)
+    if args.ladder is not None:
+        if {"decode_buckets", "packed_buckets"} & set(fields):
+            raise ConfigError("--ladder names all buckets: leave out --decode-buckets and --packed-buckets")
+        fields |= args.ladder
     config = EngineConfig.from_env(**fields)
     if not config.device.startswith("cuda"):
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in the engine process; see engine.client
@@ -131,6 +141,16 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(f"worse: {line}" for line in worse) or "nothing got worse")
         code = code or int(bool(worse))
     return code
+
+
+def _ladder(text: str) -> dict[str, tuple[int, ...]]:
+    """The two EngineConfig fields that "1,2,4/64,256" spells; an empty side leaves the choice to the engine."""
+    sides = text.split("/")
+    try:
+        decode, packed = (tuple(int(size) for size in side.split(",") if size) for side in sides)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be like 1,2,4/64,256, got {text!r}") from None
+    return {name: sizes for name, sizes in (("decode_buckets", decode), ("packed_buckets", packed)) if sizes}
 
 
 def _names_cache_dir(fields: dict[str, Any]) -> bool:

@@ -90,8 +90,10 @@ class Artefacts:
             if not self.warm:
                 write_manifest(self.folder, self._parts)
                 prune(self.folder.parent, KEYS_KEPT)
-            elif unlisted(self.folder) and _lock(self._lock, fcntl.LOCK_EX):
-                write_manifest(self.folder, self._parts)
+            elif (find_damage(self.folder) or unlisted(self.folder)) and _lock(self._lock, fcntl.LOCK_EX):
+                write_manifest(
+                    self.folder, self._parts
+                )  # it was whole before this start, so the compilers did that
             _lock(self._lock, fcntl.LOCK_SH)  # nobody may remove the files while this process lives
         except OSError as error:
             logger.warning("compiled artefacts in %s are not kept: %s", self.folder, error)

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -38,7 +39,8 @@ from helios.engine.step import varying_dimensions
 from helios.schedule.simulation import Limits, chat_lengths, simulate_loads
 
 REPOSITORY = Path(helios.__file__).resolve().parent.parent
-SECONDS_A_BUCKET = 0.4
+SECONDS_A_BUCKET = 0.3
+EAGER_REPEATS = 5  # it only sets the scale
 SIMULATED_REQUESTS = 200
 FEWEST_REPEATS, MOST_REPEATS = 10, 200
 
@@ -156,11 +158,11 @@ def time_buckets(core: EngineCore, machine: Machine) -> dict[Bucket, Timing]:
     for bucket in runner.ladder.buckets:
         rows = measured_rows(bucket, started.sizes.max_model_len)
         runner.buffers.fill(measured_tick(rows, runner.buffers, started.memory.num_pages), bucket)
-        times = _times(lambda bucket=bucket: runner.run(bucket), runner.device)
+        times = _times(partial(runner.run, bucket), runner.device)
         eager_ms = None
         with suppress(torch.OutOfMemoryError):  # the pool has taken what the eager step would need
-            eager = _times(lambda bucket=bucket: runner.run_eagerly(bucket), runner.device)
-            eager_ms = statistics.median(eager)
+            eager = partial(runner.run_eagerly, bucket)
+            eager_ms = statistics.median(time_step(eager, runner.device, repeats=EAGER_REPEATS, warmup=1))
         work = step_work(started.model, rows, started.dtype.itemsize)
         timings[bucket] = Timing(
             statistics.median(times), percentile(times, 0.99), eager_ms, machine.floor_ms(work)

@@ -13,7 +13,7 @@ from helios.cli import main
 
 QUICK = (
     *("--compile-backend", "aot_eager", "--num-pages", "24", "--max-model-len", "64", "--max-num-seqs", "2"),
-    *("--decode-buckets", "1,2", "--packed-buckets", "16", "--max-num-batched-tokens", "16"),
+    *("--ladder", "1,2/16", "--max-num-batched-tokens", "16"),
     *("--ticks", "5", "--no-timings", "--no-second-start"),
 )
 
@@ -39,6 +39,11 @@ def test_a_clean_engine_passes_the_check_and_padding_is_told_from_an_older_repor
     report = json.loads((tmp_path / "capture-tiny-cpu.json").read_text())
     assert all(line["count"] == 0 for line in report["verdict"])
     assert report["cold"][0]["name"] == "import"
+    assert [(bucket["kind"], bucket["tokens"]) for bucket in report["buckets"]] == [
+        ("decode", 1),
+        ("decode", 2),
+        ("packed", 16),
+    ]
 
 
 def test_explain_of_a_sound_model_has_nothing_to_say(capsys: pytest.CaptureFixture):
@@ -50,6 +55,7 @@ def test_explain_of_a_sound_model_has_nothing_to_say(capsys: pytest.CaptureFixtu
     ("flags", "complaint"),
     [
         (("--ticks", "-1"), "--ticks must be at least 0, got -1"),
+        (("--ladder", "1,2/8", "--decode-buckets", "4"), "--ladder names all buckets"),
         (("--enforce-eager",), "compile=False leaves nothing to report on"),
         (("--after", "absent.json"), "--after must be the .json of a capture report"),
     ],
@@ -59,3 +65,11 @@ def test_misuse_is_one_sentence(flags: tuple[str, ...], complaint: str, capsys: 
     error = capsys.readouterr().err
     assert complaint in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("ladder", ["1,2", "1/2/3", "a/8"])
+def test_a_ladder_that_is_none_is_refused(ladder: str, capsys: pytest.CaptureFixture):
+    with pytest.raises(SystemExit) as left:
+        main(["capture", "--ladder", ladder])
+    assert left.value.code == 2
+    assert f"must be like 1,2,4/64,256, got '{ladder}'" in capsys.readouterr().err
