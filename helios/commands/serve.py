@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from helios.bytecode import keep_bytecode
 from helios.commands.common import add_engine_flags, command_parser, given_engine_flags
 from helios.config import EngineConfig, ServerConfig
 from helios.options import add_flags, given_flags
@@ -39,8 +40,11 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     engine = EngineConfig.from_env(**given_engine_flags(args))
     server = ServerConfig.from_env(**given_flags(args, ServerConfig))
+    bytecode = keep_bytecode(engine.cache_dir)
     from helios.display import StartupDisplay
     from helios.server.run import serve
 
+    if bytecode is not None:
+        bytecode.note()
     with StartupDisplay() as display:
         return serve(engine, server, on_progress=display)

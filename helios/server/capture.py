@@ -6,6 +6,8 @@ The page needs no network but this server, and holds no data itself; where there
 from __future__ import annotations
 
 from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter
@@ -41,6 +43,9 @@ def capture_router(state: ServerState) -> APIRouter:
 
 def render_page() -> str:
     """The page, which looks as the capture report does."""
-    style = resources.files("capture").joinpath("page.css").read_text(encoding="utf-8")
+    capture = Path(
+        find_spec("capture").origin
+    ).parent  # found, not imported: that would bring torch into this process
+    style = (capture / "page.css").read_text(encoding="utf-8")
     page = resources.files("helios.server").joinpath("capture.html").read_text(encoding="utf-8")
     return page.replace("/*STYLE*/", style)

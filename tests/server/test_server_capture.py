@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -78,3 +80,9 @@ def test_the_page_needs_no_network() -> None:
     assert outside == []
     assert re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"(?!data:)", page) == []
     assert "/*STYLE*/" not in page
+
+
+def test_the_server_process_does_without_torch() -> None:
+    program = "import sys, helios.server.run, helios.server.capture as c; c.render_page(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
