@@ -22,7 +22,7 @@ from helios.text.tokenizer import Tokenizer
 from helios.tiny.exam import greedy, prompt_ids
 from helios.tiny.judge import Answer, below_bar, held_out_questions, scores_by_skill
 
-pytestmark = pytest.mark.timeout(600)  # 90 s on two free cores, compiling included; a busy machine may take its time
+pytestmark = pytest.mark.timeout(600)  # seconds; 90 on two free cores, with compiling
 
 Ids = dict[str, list[int]]
 COMMON = {
