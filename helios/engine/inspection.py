@@ -23,7 +23,7 @@ import torch
 import helios
 from capture.audit import PhaseTime
 from capture.drive import explain
-from capture.environment import describe_cache, describe_environment
+from capture.environment import CacheFolder, describe_environment
 from capture.events import Event
 from capture.ladder import Bucket
 from capture.measure import Machine, Timing, measure_machine, percentile, time_step
@@ -109,6 +109,9 @@ def inspect(
         timings=timings,
         cold=after.cold if after else phases,
         warm=phases if after else (),
+        cache_folder=None
+        if artefacts is None
+        else CacheFolder(artefacts["folder"], artefacts["files"], artefacts["bytes"]),
         earlier=after,
         trade_off=_trade_off(core),
         environment=describe_environment(device, REPOSITORY) | {"engine": _settings(config)},
@@ -125,8 +128,7 @@ def inspect(
     elif after is None and plan.second_start:
         with _phase(progress, "second start"):
             found = _with_second_start(found, config)
-    folder = describe_cache(Path(config.cache_dir))
-    return replace(found, cache=replace(found.cache, folder=folder))
+    return found
 
 
 def explain_breaks(config: EngineConfig, progress: Report) -> list[Event]:
