@@ -86,7 +86,7 @@ async def test_a_second_sigterm_ends_it_at_once() -> None:
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
         await asyncio.wait_for(process.wait(), 5)
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 4  # far below the 30 s that draining may take
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
