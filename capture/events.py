@@ -6,7 +6,7 @@ A compilation also carries a `Compilation`: where its seconds went, and whether 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 EventKind = Literal[
@@ -108,10 +108,6 @@ class Event:
     def within(self, **context: Any) -> Event:
         """The same event with its context (`at`, `phase`, `late`, `bucket`, `tick`) filled in."""
         return replace(self, **context)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self)
 
     def __str__(self) -> str:
         where = f" in bucket {self.bucket}" if self.bucket else ""

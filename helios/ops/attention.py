@@ -10,8 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-BACKENDS = ("triton", "reference")
-
 
 @torch.library.custom_op("helios::paged_attention", mutates_args=())
 def paged_attention(
@@ -32,7 +30,7 @@ def paged_attention(
     keys. page_table: int32 [seats, pages of a row]. seats, starts, counts, contexts: int32 [rows]: the row's seat, its
     first token in q, its tokens (0 marks padding), and the tokens visible to its last query, itself included.
     A tick with tokens == rows must hold one token a row at most. Returns [tokens, heads, head_dim]; what it holds at
-    padding tokens is undefined. `backend` is one of BACKENDS; "reference" works on every device.
+    padding tokens is undefined. backend: "triton" (CUDA) or "reference" (any device).
     """
     if backend == "triton":
         from helios.ops.attention_triton import attend

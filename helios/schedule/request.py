@@ -26,8 +26,6 @@ class Timings:
     first_token: float = 0.0
     finished: float = 0.0
     prefix_lookup: float = 0.0
-    prefill_compute: float = 0.0
-    decode_compute: float = 0.0
     cache_store: float = 0.0
 
 
