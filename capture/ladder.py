@@ -219,6 +219,10 @@ def default_ladder(
         )
     if packed is None:
         return Ladder(decode, packed_sizes(max_rows, max_tokens, density))
+    if min(packed, default=2) < 2:
+        raise ValueError(
+            f"Packed bucket {min(packed)} is too small: a packed step has at least 2 tokens in 1 row."
+        )
     last = max(max_tokens, max_rows + 1)
     if max(packed, default=0) > last:
         raise ValueError(f"Packed bucket {max(packed)} has more than the {last} tokens that a step may have.")

@@ -130,3 +130,8 @@ def test_a_ladder_of_ones_own_still_reaches_the_ends():
         default_ladder(16, 256, packed=(512,))
     with pytest.raises(ValueError, match="max_rows must be at least 1"):
         default_ladder(0, 256)
+
+
+def test_a_packed_bucket_of_one_token_is_refused_by_its_size():
+    with pytest.raises(ValueError, match="Packed bucket 1 is too small"):
+        default_ladder(4, 16, packed=[1, 8])
