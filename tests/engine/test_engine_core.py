@@ -216,7 +216,7 @@ def test_phases_are_reported_as_they_go(checkpoint):
         ({"max_model_len": 513}, "max_model_len must be at most 512, the context of this model, got 513"),
         ({"device": "cuda:9"}, "device is cuda:9, but PyTorch sees"),
         ({"num_pages": None, "kv_cache_memory": 1000}, "1000 bytes, and two pages need 16384 bytes"),
-        ({"packed_buckets": (1,)}, "packed 1x0 has 0"),
+        ({"packed_buckets": (1,)}, "Packed bucket 1 is too small"),
     ],
 )
 def test_what_cannot_be_started_is_refused_with_a_sentence(make_core, settings, sentence):
