@@ -11,6 +11,7 @@ The programs, each `python -m benchmarks.NAME --help`:
     busy       the share of a steady decode that the GPU is at work
     offline    one engine: start-up, first token, decode step, prefill, throughput
     kernels    the Triton kernels by themselves
+    ladder     which buckets to have, by simulated conversations: no device needed
     parity     the engine's ids against transformers
     load       many requests to a running server
     serving    `helios serve` from its start through a random load

@@ -162,11 +162,16 @@ def make_jobs(lengths: Sequence[tuple[int, int]], wording: Wording, rate: float,
     return jobs
 
 
-def read_lengths(file: Path, count: int, seed: int) -> list[tuple[int, int]]:
-    """`count` random [input, output] pairs of a JSON file: a list of pairs, or an object with them under "pairs"."""
+def read_pairs(file: Path) -> list[tuple[int, int]]:
+    """(input, output) lengths in tokens of a JSON file: a list of pairs, or an object with them under "pairs"."""
     body = json.loads(file.read_text(encoding="utf-8"))
     pairs = body["pairs"] if isinstance(body, dict) else body
-    return [(int(pair[0]), int(pair[1])) for pair in random.Random(seed).choices(pairs, k=count)]
+    return [(int(pair[0]), int(pair[1])) for pair in pairs]
+
+
+def read_lengths(file: Path, count: int, seed: int) -> list[tuple[int, int]]:
+    """`count` of the file's pairs, drawn at random."""
+    return random.Random(seed).choices(read_pairs(file), k=count)
 
 
 def summarise(samples: Sequence[Sample], seconds: float) -> dict[str, Any]:

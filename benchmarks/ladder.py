@@ -1,6 +1,6 @@
 """Which ladder to have: what each density of buckets costs in captures and in padding, over the loads of conversations.
 
-    python -m helios.engine.ladder_study --lengths lengths.json
+    python -m benchmarks.ladder --lengths lengths.json
 
 writes reports/ladder.json and reports/ladder.md. It needs no device: the real scheduler makes the ticks.
 """
@@ -8,12 +8,13 @@ writes reports/ladder.json and reports/ladder.md. It needs no device: the real s
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks import record
+from benchmarks.load import read_pairs
 from capture.ladder import Ladder, default_ladder
 from capture.markdown import percent, table
 from capture.tradeoff import fewest_buckets, padding, saved_tokens
@@ -152,48 +153,40 @@ def render(choices: Sequence[Choice], loads: Loads, limits: Limits, source: str,
     return "\n\n".join(parts) + "\n"
 
 
-def read_lengths(path: Path) -> list[tuple[int, int]]:
-    """{"pairs": [[prompt, answer], ...]} or the list alone, in tokens. Raises ValueError or OSError."""
-    data = json.loads(path.read_text())
-    pairs = data["pairs"] if isinstance(data, dict) else data
-    return [(int(prompt), int(answer)) for prompt, answer in pairs]
-
-
 def main(arguments: Iterable[str] | None = None) -> int:
     """Runs the study and writes it; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m helios.engine.ladder_study", description=__doc__.split("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ladder", description=__doc__.split("\n")[0])
     parser.add_argument(
         "--lengths", type=Path, help="JSON of (prompt, answer) lengths (default: drawn like ShareGPT's)"
     )
     parser.add_argument("--requests", type=int, default=1500, help="of each load (default: 1500)")
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--max-num-batched-tokens", type=int, default=4096)
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder (default: reports)")
+    parser.add_argument("--out", type=Path, default=record.REPORTS, help="folder (default: reports)")
+    parser.add_argument("--commit", help="to record where the tree has no git")
     options = parser.parse_args(None if arguments is None else list(arguments))
     limits = Limits(options.max_num_seqs, options.max_num_batched_tokens)
     if options.lengths is None:
         lengths = chat_lengths(options.requests, limits)
         source = f"{options.requests:,} requests with lengths drawn like ShareGPT's"
     else:
-        lengths = sample_lengths(read_lengths(options.lengths), options.requests, limits)
+        lengths = sample_lengths(read_pairs(options.lengths), options.requests, limits)
         source = f"{options.requests:,} requests with lengths from {options.lengths.name}"
     loads = simulate_loads(lengths, limits)
     choices = study(loads, limits, StepTime())
     named = "" if options.lengths is None else f" --lengths {options.lengths.name}"
-    command = f"python -m helios.engine.ladder_study{named}"
+    command = f"python -m benchmarks.ladder{named}"
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "ladder.md").write_text(render(choices, loads, limits, source, command))
-    record = {
-        "command": command,
+    body = {
+        "environment": record.environment(options.commit) | {"command": command},
         "source": source,
         "limits": asdict(limits),
         "step_time": asdict(StepTime()),
         "bar": BAR,
         "choices": [asdict(choice) | {"captures": choice.captures} for choice in choices],
     }
-    (options.out / "ladder.json").write_text(json.dumps(record, indent=1) + "\n")
+    record.write(options.out / "ladder.json", body)
     print(options.out / "ladder.md")
     return 0
 

@@ -8,20 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.ladder import BAR, earnings, main, study
+from benchmarks.load import read_pairs
 from capture.ladder import Ladder, default_ladder
 from capture.tradeoff import padding
-from helios.engine.ladder_study import BAR, earnings, main, read_lengths, study
 from helios.engine.startup import GPU_DENSITY
 from helios.schedule.simulation import Limits, StepTime, sample_lengths, simulate_loads
 
-LENGTHS = Path(__file__).resolve().parents[3] / "shared" / "cases" / "sharegpt_lengths.json"
+LENGTHS = Path(__file__).resolve().parents[2] / "shared" / "cases" / "sharegpt_lengths.json"
 
 
 def test_the_default_is_the_least_dense_ladder_under_the_bar():
     if not LENGTHS.is_file():
         pytest.skip(f"the lengths of conversations are not at {LENGTHS}")
     limits = Limits()
-    loads = simulate_loads(sample_lengths(read_lengths(LENGTHS), 1500, limits, seed=1), limits)
+    loads = simulate_loads(sample_lengths(read_pairs(LENGTHS), 1500, limits, seed=1), limits)
     default, coarser = (
         [padding(ticks, default_ladder(256, 4096, density=density)) for ticks in loads.values()]
         for density in (GPU_DENSITY, GPU_DENSITY - 1)
@@ -57,7 +58,7 @@ def test_the_program_writes_both_files(tmp_path, capsys):
     assert main(["--lengths", str(lengths), "--requests", "40", "--out", str(tmp_path)]) == 0
     assert str(tmp_path / "ladder.md") in capsys.readouterr().out
     record = json.loads((tmp_path / "ladder.json").read_text())
-    assert record["command"] == "python -m helios.engine.ladder_study --lengths mine.json"
+    assert record["environment"]["command"] == "python -m benchmarks.ladder --lengths mine.json"
     assert {"density 3", "made for these loads"} <= {choice["name"] for choice in record["choices"]}
     text = (tmp_path / "ladder.md").read_text()
     assert "all at once" in text
