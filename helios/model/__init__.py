@@ -1,0 +1,1 @@
+"""What is computed: a checkpoint's configuration, its weights, and the decoder they fill."""

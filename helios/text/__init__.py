@@ -1,0 +1,1 @@
+"""Between strings and tokens: tokenizer, chat template, detokeniser, stop strings, reasoning and tool calls."""
