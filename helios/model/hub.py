@@ -11,10 +11,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import huggingface_hub
+from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
-    HfHubHTTPError,
     HFValidationError,
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
@@ -71,7 +70,7 @@ def resolve(model: str, revision: str | None = None, *, weights: bool = True) ->
 def is_offline() -> bool:
     """Whether HF_HUB_OFFLINE is set, now or when huggingface_hub was imported."""
     now = os.environ.get("HF_HUB_OFFLINE", "").strip().upper() in {"1", "ON", "YES", "TRUE"}
-    return now or huggingface_hub.constants.HF_HUB_OFFLINE
+    return now or constants.HF_HUB_OFFLINE
 
 
 def _bundled_folder(model: str) -> Path:
@@ -109,7 +108,7 @@ def _snapshot(model: str, revision: str | None, weights: bool) -> Path:
     at = f"{model} at revision {revision}" if revision else model
     try:
         return Path(
-            huggingface_hub.snapshot_download(
+            snapshot_download(
                 model,
                 revision=revision,
                 allow_patterns=[*_TEXT_FILES, *(_WEIGHT_FILES if weights else ())],
@@ -119,7 +118,7 @@ def _snapshot(model: str, revision: str | None, weights: bool) -> Path:
         )
     except GatedRepoError:
         raise ModelNotFoundError(
-            f"{model} is gated: ask for access at https://huggingface.co/{model} and set HF_TOKEN to your token"
+            f"{model} is gated: ask for access at {constants.ENDPOINT}/{model} and set HF_TOKEN to your token"
         ) from None
     except RepositoryNotFoundError:
         raise ModelNotFoundError(
@@ -133,10 +132,21 @@ def _snapshot(model: str, revision: str | None, weights: bool) -> Path:
             f"{model!r} is neither an existing folder nor a hub id such as Qwen/Qwen3-4B"
         ) from None
     except LocalEntryNotFoundError as error:
-        reason = "HF_HUB_OFFLINE is set" if offline else f"the hub cannot be reached ({error.__cause__})"
+        cause = _one_line(error.__cause__ or error)
+        reason = "HF_HUB_OFFLINE is set" if offline else f"the hub cannot be reached ({cause})"
+        command = f"hf download {model}" + (f" --revision {revision}" if revision else "")
         raise ModelNotFoundError(
-            f"{at} is not complete in the cache {huggingface_hub.constants.HF_HUB_CACHE}, and {reason}: "
-            f"download it first with `hf download {model}`"
+            f"{at} is not complete in the cache {constants.HF_HUB_CACHE}, and {reason}: "
+            f"download it first with `{command}`"
         ) from None
-    except (HfHubHTTPError, OSError) as error:
-        raise ModelNotFoundError(f"{at} could not be downloaded from the Hugging Face hub: {error}") from None
+    except Exception as error:
+        # The client lets the errors of its parts through: of HTTP, of Xet, of JSON that a proxy made up, of the disk.
+        # They share no class, and which parts there are depends on its version; the cause tells a bug from a bad line.
+        raise ModelNotFoundError(
+            f"{at} could not be downloaded from {constants.ENDPOINT}: {_one_line(error)}"
+        ) from error
+
+
+def _one_line(error: BaseException) -> str:
+    """What an error says, which the hub's client spreads over several lines."""
+    return " ".join(str(error).split()) or type(error).__name__

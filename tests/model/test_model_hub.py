@@ -9,10 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import huggingface_hub
 import pytest
 from helpers.checkpoints import save_hub_cache
 from helpers.fake_hub import FakeHub
+from huggingface_hub import constants
 
 from helios.model.hub import ModelFiles, ModelNotFoundError, resolve
 
@@ -58,7 +58,7 @@ def cache(tmp_path, monkeypatch):
         for name in FILES:
             (snapshots[commit] / name).write_text(json.dumps(commit))
     folder = save_hub_cache(tmp_path / "hub", "acme/model", snapshots, main=NEW)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(folder))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
     return folder
 
 
@@ -168,11 +168,11 @@ def hub(folder, tmp_path, monkeypatch):
         (folder / stray).parent.mkdir(exist_ok=True)
         (folder / stray).write_text(stray)
     hub = FakeHub("acme/model", NEW, folder)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     with hub.serve() as endpoint:
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
         monkeypatch.setattr(
-            huggingface_hub.constants,
+            constants,
             "HUGGINGFACE_CO_URL_TEMPLATE",
             endpoint + "/{repo_id}/resolve/{revision}/{filename}",
         )
