@@ -12,6 +12,7 @@ from types import FunctionType, MethodType
 from typing import Any, Protocol
 
 import torch
+from torch._dynamo import config as dynamo_config
 from torch._dynamo.decorators import mark_unbacked
 
 Unbacked = Mapping[int | str, Mapping[int, str]]
@@ -200,6 +201,5 @@ def allow_recompiles(shapes: int) -> None:
 
     Reaching the limit would end in an error or in silent eager runs.
     """
-    config = torch._dynamo.config
-    config.recompile_limit = max(config.recompile_limit, shapes + 4)
-    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, shapes + 4)
+    dynamo_config.recompile_limit = max(dynamo_config.recompile_limit, shapes + 4)
+    dynamo_config.accumulated_recompile_limit = max(dynamo_config.accumulated_recompile_limit, shapes + 4)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._dynamo import config as dynamo_config
 
 from capture.audit import Audit
 from capture.compiler import CompiledStep, Unbacked
@@ -151,7 +152,7 @@ def explain(
         for bucket in ladder.buckets:
             audit.tag = (bucket, None)
             # Under whole graphs `.item()` is traced through; keep it a break here, where breaks are looked for.
-            with torch._dynamo.config.patch(capture_scalar_outputs=False):
+            with dynamo_config.patch(capture_scalar_outputs=False):
                 step(*inputs(bucket))
     for event in audit.events():
         if event.kind != "compilation":
