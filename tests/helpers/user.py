@@ -36,6 +36,8 @@ def user_environment(folder: Path, **settings: str) -> dict[str, str]:
     start.mkdir(exist_ok=True)
     (start / "sitecustomize.py").write_text(_BLOCK.format(names=undeclared_modules()))
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HELIOS_"))}
+    # Without its bytecode torch takes ten seconds to import.
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
     return kept | {
         "PYTHONPATH": str(start),
         "HOME": str(folder),
