@@ -179,7 +179,6 @@ GATED = r"acme/model is gated: ask for access at http://127\S+/acme/model and se
             r"acme/modle is no folder here and not on the Hugging Face hub: check the spelling, .*",
         ),
         (["--model", "modle"], {}, {}, r"modle is no folder here and not on the Hugging Face hub: .*"),
-        (["--model", "acme/modle", "--revision", "v1.0"], {}, {}, r"acme/modle is no folder here and .*"),
         (["--revision", "v9"], {}, {}, r"acme/model has no revision 'v9' on the Hugging Face hub"),
         (["--revision", "2" * 40], {}, {}, r"acme/model has no revision '2+' on the Hugging Face hub"),
         ([], {}, {"/": (401, "GatedRepo")}, GATED),
