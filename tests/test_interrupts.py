@@ -12,6 +12,14 @@ import pytest
 from helios.interrupts import uninterrupted
 
 
+@pytest.fixture(autouse=True)
+def _ctrl_c_interrupts() -> Iterator[None]:
+    """A shell that starts the tests in the background has them ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def press_ctrl_c() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -50,21 +51,33 @@ class Served:
         return httpx.get(f"{self.url}/health", timeout=10)
 
 
+@contextmanager
+def serving(log: Path) -> Iterator[Served]:
+    served = Served(log)
+    try:
+        assert httpx.get(f"{served.url}/live").status_code == 200
+        early = served.health()
+        assert (early.status_code, early.json()["status"]) == (503, "starting")
+        served.wait_for("Ready: tiny", 120)
+        yield served
+    finally:
+        if served.process.poll() is None:
+            served.process.kill()
+            served.process.wait()
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    served = Served(tmp_path_factory.mktemp("served") / "log")
-    assert httpx.get(f"{served.url}/live").status_code == 200
-    early = served.health()
-    assert (early.status_code, early.json()["status"]) == (503, "starting")
-    served.wait_for("Ready: tiny", 120)
-    yield served
-    if served.process.poll() is None:
-        served.process.kill()
-        served.process.wait()
+    with serving(tmp_path_factory.mktemp("served") / "log") as served:
+        yield served
 
 
 @pytest.fixture(scope="module")
 def client(served: Served) -> openai.OpenAI:
+    return client_of(served)
+
+
+def client_of(served: Served) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
 
 
@@ -126,19 +139,19 @@ def test_a_prompt_too_long_is_the_openai_packages_bad_request(client: openai.Ope
     assert caught.value.code == "context_length_exceeded"
 
 
-def test_an_engine_that_is_killed_ends_requests_and_health_but_not_the_server(
-    served: Served, client: openai.OpenAI
-) -> None:
-    stream = client.chat.completions.create(
-        model="tiny", messages=MESSAGES, max_tokens=3000, stream=True, extra_body={"ignore_eos": True}
-    )
-    next(iter(stream))
-    os.kill(served.engine_pid, signal.SIGKILL)
-    with pytest.raises(openai.APIError):
-        list(stream)
-    health = served.health()
-    assert (health.status_code, health.json()["status"]) == (503, "dead")
-    with pytest.raises(openai.InternalServerError):
-        client.chat.completions.create(model="tiny", messages=MESSAGES)
-    served.process.send_signal(signal.SIGTERM)
-    assert served.process.wait(15) == 0
+def test_an_engine_that_is_killed_ends_requests_and_health_but_not_the_server(tmp_path: Path) -> None:
+    with serving(tmp_path / "log") as served:  # its own, since it does not survive this
+        client = client_of(served)
+        stream = client.chat.completions.create(
+            model="tiny", messages=MESSAGES, max_tokens=3000, stream=True, extra_body={"ignore_eos": True}
+        )
+        next(iter(stream))
+        os.kill(served.engine_pid, signal.SIGKILL)
+        with pytest.raises(openai.APIError):
+            list(stream)
+        health = served.health()
+        assert (health.status_code, health.json()["status"]) == (503, "dead")
+        with pytest.raises(openai.InternalServerError):
+            client.chat.completions.create(model="tiny", messages=MESSAGES)
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(15) == 0
