@@ -5,12 +5,12 @@ With --benchmark-disable each benchmark runs once on a small, uncompiled engine,
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
-# Before torch is imported: several threads would wait for each other by spinning.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+from helios.threads import choose_threads
+
+choose_threads("cpu")
 
 import pytest
 import torch
@@ -18,9 +18,9 @@ import torch
 from benchmarks.record import environment
 from benchmarks.server import running_server
 from helios.config import ConfigError, EngineConfig
-from helios.engine.startup import Sizes, choose_device, make_ladder
-from helios.model.config import ModelConfig
+from helios.engine.startup.start import Sizes, choose_device, make_ladder
 from helios.model.hub import ModelFiles, resolve
+from helios.model.model_config import ModelConfig
 
 QUICK: dict[str, Any] = {
     "compile": False,

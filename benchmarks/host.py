@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import record
-from helios.cache.pages import PageAllocator
+from helios.cache.manager import KVCacheManager
 from helios.config import EngineConfig
 from helios.engine.core import EngineCore
 from helios.engine.messages import AddRequest
@@ -33,9 +33,9 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class NullStep:
-    """Takes the step's tensors and leaves them: the results stay as they are."""
+    """Either half of a step: takes its tensors and leaves them, so that the results stay as they are."""
 
-    def __call__(self, *tensors: Any) -> None:
+    def __call__(self, *given: Any) -> None:
         pass
 
 
@@ -66,17 +66,21 @@ def null_engine(max_num_seqs: int, ticks: int) -> EngineCore:
         max_model_len=PROMPT + ticks,
     )
     core = EngineCore(config, overlap=True)  # the order of a GPU: launch the next tick, then read the last
-    core.started.runner.step = NullStep()
-    core.started.runner.buffers.results[:] = 1  # every row sampled id 1, and it is a good one
+    runner = core.started.runner
+    runner.step = runner.sampler = NullStep()
+    for name in ("sampled_ids", "num_sampled", "finite"):
+        runner.state[name].fill_(1)  # every row yielded one id, it is 1, and a good one
     # Nobody reads the pages, so there can be any number of them without the memory.
     core.scheduler = Scheduler(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=2 * max_num_seqs,
         max_queue_size=max_num_seqs,
         max_model_len=config.max_model_len,
-        page_size=config.page_size,
-        allocator=PageAllocator(max_num_seqs * math.ceil(config.max_model_len / config.page_size) + 1),
-        prefix_cache=None,
+        cache=KVCacheManager(
+            max_num_seqs * math.ceil(config.max_model_len / config.page_size) + 1,
+            config.page_size,
+            prefix_caching=False,
+        ),
     )
     return core
 

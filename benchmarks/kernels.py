@@ -22,9 +22,12 @@ from torch import Tensor
 from torch.nn.functional import linear as cublas
 
 from benchmarks import record
+from benchmarks.ticks import make_buffers, make_tick
+from capture.ladder import Bucket
 from helios.ops.attention_triton import attend
 from helios.ops.linear_triton import choose_tile, skinny_linear
-from helios.ops.sampling_triton import sample
+from helios.sampler.triton_kernels import sample
+from helios.sampling import SamplingParams
 
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN, VOCAB = 32, 8, 128, 2560, 151_936
 PRODUCTS = {
@@ -136,7 +139,8 @@ def products(bandwidth: float) -> list[dict[str, Any]]:
             )
             tile = choose_tile(rows, outputs, inputs)
             if tile is not None:
-                run = lambda x=x, w=weights, t=tile: [skinny_linear(x, each, t) for each in w]  # noqa: E731
+                out = x.new_empty(rows, outputs)
+                run = lambda x=x, w=weights, o=out, t=tile: [skinny_linear(x, each, o, t) for each in w]  # noqa: E731
                 entry |= {"tile": tile, "triton_seconds": replay_seconds(run) / copies}
             results.append(entry)
         del weights
@@ -145,29 +149,27 @@ def products(bandwidth: float) -> list[dict[str, Any]]:
 
 def sampling() -> list[dict[str, Any]]:
     kinds = {
-        "greedy": (0.0, 1.0, 0.0, 0.0),
-        "temperature": (0.6, 1.0, 0.0, 0.0),
-        "top_k 20, top_p 0.95": (0.6, 0.95, 0.0, 20.0),
-        "top_p 0.95": (0.6, 0.95, 0.0, 0.0),
-        "min_p 0.05": (0.6, 1.0, 0.05, 0.0),
+        "greedy": {"temperature": 0.0},
+        "temperature": {},
+        "top_k 20, top_p 0.95": {"top_p": 0.95, "top_k": 20},
+        "top_p 0.95": {"top_p": 0.95},
+        "min_p 0.05": {"min_p": 0.05},
+        "penalties": {"repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": 0.2},
+        "300 biases": {"logit_bias": dict.fromkeys(range(300), -1.0)},
+        "mask": {"allowed_token_ids": tuple(range(1000))},
+        "logprobs": {"logprobs": 20},
     }
     results = []
     for rows in (1, 32, 256):
-        logits = torch.randn(rows, VOCAB, device="cuda").mul_(3).bfloat16()
-        for name, controls in kinds.items():
-            arguments = (
-                logits,
-                torch.tensor([controls] * rows, device="cuda"),
-                torch.randint(0, 2**62, (rows,), device="cuda"),
-                torch.arange(rows, device="cuda", dtype=torch.int32),
-                torch.full((rows,), 300, device="cuda", dtype=torch.int32),
-                torch.zeros(rows + 1, device="cuda", dtype=torch.int32),
-                torch.zeros(rows, 2, device="cuda", dtype=torch.int32),
-                VOCAB,
-            )
-            results.append(
-                {"rows": rows, "kind": name, "seconds": replay_seconds(lambda a=arguments: sample(*a))}
-            )
+        bucket = Bucket("decode", rows, rows)
+        buffers = make_buffers([bucket], torch.device("cuda"), dtype=torch.bfloat16, seats=rows, vocab=VOCAB)
+        state = buffers.state.sampling(rows)
+        state["logits"].copy_(torch.randn(rows, VOCAB, device="cuda").mul_(3))
+        for name, asked in kinds.items():
+            params = SamplingParams(**({"temperature": 0.6} | asked))
+            variant = buffers.fill(make_tick(buffers, rows + 1, decoding=rows, params=[params]), bucket, rows)
+            seconds = replay_seconds(lambda state=state, variant=variant: sample(state, variant, VOCAB))
+            results.append({"rows": rows, "kind": name, "variant": variant.name, "seconds": seconds})
     return results
 
 

@@ -18,7 +18,7 @@ from benchmarks.load import read_pairs
 from capture.ladder import Ladder, default_ladder
 from capture.markdown import percent, table
 from capture.tradeoff import fewest_buckets, padding, saved_tokens
-from helios.schedule.simulation import (
+from helios.engine.proof.simulation import (
     Limits,
     StepTime,
     chat_lengths,
@@ -108,7 +108,7 @@ def render(choices: Sequence[Choice], loads: Loads, limits: Limits, source: str,
         f"`{command}`",
         f"Ticks that the scheduler makes of {source}, with {limits.max_num_seqs} seats and a budget of "
         f"{limits.max_num_batched_tokens:,} tokens, at every load from hardly any to all requests at once; the speed of "
-        "the device is a formula (helios.schedule.simulation.StepTime). A bucket is one capture.",
+        "the device is a formula (helios.engine.proof.simulation.StepTime). A bucket is one capture.",
         f"**{chosen.name}** is the least that keeps padding under {BAR:.0%} of tokens at every load: "
         f"{chosen.captures} captures, {chosen.waste:.1%} padding over all loads, {chosen.worst:.1%} over the worst, "
         f"{chosen.lost_time:.1%} of device time.",

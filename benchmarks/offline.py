@@ -86,7 +86,7 @@ class Bench:
         ]
 
     def too_long(self, tokens: int) -> bool:
-        return tokens > self.llm.info["max_model_len"]
+        return tokens > self.llm.info.max_model_len
 
     def _prompt(self, tokens: int) -> list[int]:
         return [self._draw.randint(0, self._highest) for _ in range(tokens)]
@@ -207,7 +207,9 @@ def print_results(results: dict[str, Any]) -> None:
             f"{whole['output_tokens_per_second']:,.0f} output tokens/s"
         )
     if stats := results.get("stats"):
-        print(f"padding waste {stats['padding_waste']:.1%}; after the seal: {stats['capture']}")
+        print(
+            f"padding waste {stats.padding_waste:.1%}; after the seal: {stats.capture.found() or 'nothing'}"
+        )
 
 
 def _show(progress: Progress) -> None:

@@ -24,8 +24,8 @@ from benchmarks import record
 from helios.config import EngineConfig
 from helios.engine.core import EngineCore
 from helios.engine.messages import AddRequest
-from helios.model.config import ModelConfig
 from helios.model.hub import resolve
+from helios.model.model_config import ModelConfig
 from helios.model.vocabulary import vocabulary_size
 from helios.sampling import SamplingParams
 
@@ -148,13 +148,13 @@ def main() -> int:
             "tolerance": f"gap <= {GAP} nat",
             "prompt_lengths": prompt_lengths(),
             "runs": results,
-            "capture": stats["capture"],
+            "capture": stats.capture,
             "environment": record.environment(args.commit),
         },
     )
     for run, result in results.items():
         print(run, result)
-    print("passed" if passed else "FAILED", stats["capture"], args.out)
+    print("passed" if passed else "FAILED", stats.capture.found(), args.out)
     return 0 if passed else 1
 
 

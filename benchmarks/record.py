@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from capture.environment import describe_environment
@@ -48,7 +49,7 @@ def device_name() -> str:
 def write(path: Path, body: dict[str, Any]) -> None:
     """Writes `body` so that two versions of the file can be compared line by line."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(body, indent=1, default=str) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(body, indent=1, default=_plain) + "\n", encoding="utf-8")
 
 
 def busy_warning() -> str | None:
@@ -59,6 +60,11 @@ def busy_warning() -> str | None:
     return (
         f"warning: the load average is {load:.1f} on {cores} cores; what is measured now is not worth keeping"
     )
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no form for: an engine's status by its fields, anything else by its text."""
+    return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else str(value)
 
 
 def _cpu_name() -> str:

@@ -58,7 +58,7 @@ def main() -> int:
     imported = time.time() - order["began"]
     core = EngineCore(EngineConfig(**order["config"]))
     ready = time.time() - order["began"]
-    phases = core.info()["phases"]
+    phases = core.info().phases
     core.close()
     print(json.dumps({"ready": round(ready, 3), "import": round(imported, 3), "phases": phases}))
     return 0

@@ -1,4 +1,4 @@
-"""Drawing the next ids, by feature: what top-k, top-p and min-p cost beyond a greedy choice."""
+"""Drawing the next ids, by feature: what each thing that a request can ask of the sampler costs beyond a greedy choice."""
 
 from __future__ import annotations
 
@@ -9,19 +9,36 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.conftest import Engine
+from benchmarks.ticks import make_buffers, make_tick
+from capture.ladder import Bucket
 from helios.model.vocabulary import vocabulary_size
-from helios.ops.sampling import sample
+from helios.sampler.sampler import Sampler, variant_of
+from helios.sampling import SamplingParams
 
-# temperature, top_p, min_p, top_k of one row, or of rows that take turns
-FEATURES: dict[str, list[tuple[float, float, float, float]]] = {
-    "greedy": [(0.0, 1.0, 0.0, 0.0)],
-    "temperature": [(0.6, 1.0, 0.0, 0.0)],
-    "top-k": [(0.6, 1.0, 0.0, 20.0)],
-    "top-p": [(0.6, 0.95, 0.0, 0.0)],
-    "min-p": [(0.6, 1.0, 0.05, 0.0)],
-    "qwen": [(0.6, 0.95, 0.0, 20.0)],
+QWEN = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
+PENALTIES = {"repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": 0.2}
+BIAS = {"logit_bias": dict.fromkeys(range(0, 600, 2), -1.0)}
+MASK = {"allowed_token_ids": tuple(range(0, 1000, 3))}
+LOGPROBS = {"logprobs": 20}
+
+FEATURES: dict[str, list[SamplingParams]] = {
+    name: [SamplingParams(**asked)]
+    for name, asked in {
+        "greedy": {"temperature": 0.0},
+        "temperature": {"temperature": 0.6},
+        "top-k": {"temperature": 0.6, "top_k": 20},
+        "top-p": {"temperature": 0.6, "top_p": 0.95},
+        "min-p": {"temperature": 0.6, "min_p": 0.05},
+        "qwen": QWEN,
+        "penalties": {"temperature": 0.6, **PENALTIES},
+        "logit-bias": {"temperature": 0.6, **BIAS},
+        "mask": {"temperature": 0.6, **MASK},
+        "logprobs": {"temperature": 0.6, **LOGPROBS},
+        "all": {**QWEN, "min_p": 0.05, **PENALTIES, **BIAS, **MASK, **LOGPROBS},
+    }.items()
 }
-FEATURES["mixed"] = [controls for rows in FEATURES.values() for controls in rows]
+"""What one row asks for, or rows that take turns."""
+FEATURES["mixed"] = [params for rows in FEATURES.values() for params in rows]
 
 
 @pytest.mark.parametrize("rows", [1, 16, 256])
@@ -29,25 +46,25 @@ FEATURES["mixed"] = [controls for rows in FEATURES.values() for controls in rows
 def test_sample(benchmark: BenchmarkFixture, engine: Engine, is_quick: bool, feature: str, rows: int) -> None:
     rows = min(rows, 2) if is_quick else rows
     cuda = engine.device.type == "cuda"
-    vocab = vocabulary_size(engine.files.path, engine.model)
-    turns = FEATURES[feature]
-    generator = torch.Generator(engine.device).manual_seed(0)
-    results = torch.zeros(rows, 2, dtype=torch.int32, device=engine.device)
-    logits = 3 * torch.randn(rows, engine.model.vocab_size, generator=generator, device=engine.device)
-    arguments = (
-        logits.bfloat16() if cuda else logits,
-        torch.tensor([turns[row % len(turns)] for row in range(rows)], device=engine.device),
-        torch.arange(rows, device=engine.device),
-        torch.arange(rows, dtype=torch.int32, device=engine.device),
-        torch.full((rows,), 300, dtype=torch.int32, device=engine.device),
-        torch.zeros(rows, dtype=torch.int32, device=engine.device),
-        results,
-        vocab,
-        "triton" if cuda else "reference",
+    vocab, asked = vocabulary_size(engine.files.path, engine.model), FEATURES[feature]
+    bucket = Bucket("decode", rows, rows)
+    buffers = make_buffers(
+        [bucket],
+        engine.device,
+        dtype=torch.bfloat16 if cuda else torch.float32,
+        seats=rows,
+        vocab=vocab,
+        padded_vocab=engine.model.vocab_size,
     )
-    benchmark.extra_info.update(vocabulary=vocab)
-    benchmark(on_device(lambda: sample(*arguments), engine.device))
-    assert results[:, 1].all()
+    variant = buffers.fill(make_tick(buffers, rows + 1, decoding=rows, params=asked), bucket, rows)
+    assert variant == max(variant_of(params) for params in asked[:rows])
+    state = buffers.state.sampling(rows)
+    generator = torch.Generator(engine.device).manual_seed(0)
+    state["logits"].copy_(3 * torch.randn(state["logits"].shape, generator=generator, device=engine.device))
+    sampler = Sampler(vocab, "triton" if cuda else "reference")
+    benchmark.extra_info.update(vocabulary=vocab, variant=variant.name)
+    benchmark(on_device(lambda: sampler(state, variant), engine.device))
+    assert state["num_sampled"].all()
 
 
 def on_device(call: Callable[[], None], device: torch.device) -> Callable[[], None]:

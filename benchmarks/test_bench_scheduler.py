@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from helios.cache.pages import PageAllocator
-from helios.cache.prefix import PrefixCache
+from helios.cache.manager import KVCacheManager
 from helios.sampling import SamplingParams
 from helios.schedule.request import Request
 from helios.schedule.scheduler import Scheduler
-from helios.schedule.tick import Tick
+from helios.schedule.tick import Progress, Tick
 
 COUNTS = [1, 4, 16, 64, 256, 1024]
 FOREVER = 2**30  # new tokens: no request ends while it is measured
@@ -24,9 +23,7 @@ def decoding(requests: int, context: int = 16) -> Scheduler:
         max_num_batched_tokens=requests * context,
         max_queue_size=requests,
         max_model_len=PAGE,
-        page_size=PAGE,
-        allocator=PageAllocator(requests + 1),
-        prefix_cache=None,
+        cache=KVCacheManager(requests + 1, PAGE, prefix_caching=False),
     )
     prompt = [7] * context
     for number in range(requests):
@@ -35,8 +32,8 @@ def decoding(requests: int, context: int = 16) -> Scheduler:
     return scheduler
 
 
-def commit(scheduler: Scheduler, tick: Tick) -> list[Request]:
-    return scheduler.commit(tick, [7] * tick.rows, [True] * tick.rows)
+def commit(scheduler: Scheduler, tick: Tick) -> list[Progress]:
+    return scheduler.commit(tick, [[7]] * tick.rows, [True] * tick.rows)
 
 
 @pytest.mark.parametrize("requests", COUNTS)
@@ -56,7 +53,7 @@ def test_commit_by_requests(benchmark: BenchmarkFixture, requests: int) -> None:
     scheduler = decoding(requests)
     progressed = benchmark.pedantic(
         scheduler.commit,
-        setup=lambda: ((scheduler.plan(), [7] * requests, [True] * requests), {}),
+        setup=lambda: ((scheduler.plan(), [[7]] * requests, [True] * requests), {}),
         rounds=300,
     )
     assert len(progressed) == requests
@@ -67,15 +64,12 @@ def test_plan_with_admissions(benchmark: BenchmarkFixture, requests: int) -> Non
     """One tick that admits every request: a prefix lookup, pages and a seat for each prompt of 256 tokens."""
 
     def waiting() -> tuple[tuple[Scheduler], dict]:
-        allocator = PageAllocator(requests * 32 + 1)
         scheduler = Scheduler(
             max_num_seqs=requests,
             max_num_batched_tokens=requests * 256,
             max_queue_size=requests,
             max_model_len=512,
-            page_size=16,
-            allocator=allocator,
-            prefix_cache=PrefixCache(allocator, 16),
+            cache=KVCacheManager(requests * 32 + 1, 16, prefix_caching=True),
         )
         for number in range(requests):
             scheduler.add(Request(str(number), [number] * 256, SamplingParams(), 256))

@@ -11,12 +11,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from helios.commands import bench, capture, chat, evaluate, generate, serve
+from helios.commands import bench, capture_report, generate, serve, take_exam, terminal_chat
 from helios.commands.common import CommandParser
-from helios.engine.client import EngineDeadError
-from helios.faults import is_refusal
+from helios.engine.process.client import EngineDeadError
+from helios.faults import Refusal
 
-COMMANDS = (serve, chat, generate, bench, capture, evaluate)
+COMMANDS = (serve, terminal_chat, generate, bench, capture_report, take_exam)
 
 DESCRIPTION = (
     "Helios serves Qwen models: every step is compiled and captured before the first request arrives."
@@ -60,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     try:
         return args.run(args)
+    except Refusal as error:
+        return _fail(str(error), BAD_INPUT)
     except EngineDeadError as error:
         return _fail(str(error), ENGINE_FAULT)
     except KeyboardInterrupt:
@@ -68,10 +70,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output has left, as `head` does; Python must not complain about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
-    except Exception as error:
-        if not is_refusal(error):
-            raise
-        return _fail(str(error), BAD_INPUT)
 
 
 def _fail(sentence: str, code: int) -> int:

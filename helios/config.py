@@ -76,7 +76,10 @@ class EngineConfig(_FromEnvironment):
         env=("HELIOS_MODEL_REVISION",),
     )
     served_model_name: str | None = option(
-        None, "name that clients ask for; none means the model's own", rule=_text("a name")
+        None,
+        "name that clients ask for; none means the model's own",
+        rule=_text("a name"),
+        serving=True,
     )
     load_format: str = option(
         "auto",
@@ -111,7 +114,10 @@ class EngineConfig(_FromEnvironment):
         env=("HELIOS_PREFILL_CHUNK_SIZE",),
     )
     max_queue_size: int = option(
-        1024, "most requests that wait; more are answered 503 with Retry-After", rule=_whole(1)
+        1024,
+        "most requests that wait; more are answered 503 with Retry-After",
+        rule=_whole(1),
+        serving=True,
     )
     page_size: int | None = option(
         None,
@@ -158,6 +164,7 @@ class EngineConfig(_FromEnvironment):
         0.0,
         "milliseconds that an idle engine waits after a first request for others to join its first tick",
         rule=Rule("a number of milliseconds from 0 to 1000", lambda value: 0 <= value <= 1000),
+        serving=True,
     )
     compile: bool = option(
         True,
@@ -192,7 +199,8 @@ class EngineConfig(_FromEnvironment):
         object.__setattr__(self, "cache_dir", os.path.expanduser(self.cache_dir))
         if self.kv_cache_memory is not None and self.num_pages is not None:
             raise ConfigError(
-                f"kv_cache_memory={self.kv_cache_memory} and num_pages={self.num_pages} both size the KV pool: give one of them"
+                f"kv_cache_memory={self.kv_cache_memory} and num_pages={self.num_pages} both size the KV pool: give one of them",
+                field="num_pages",
             )
         _check_buckets("decode_buckets", self.decode_buckets, "max_num_seqs", self.max_num_seqs)
         _check_buckets(
@@ -200,7 +208,9 @@ class EngineConfig(_FromEnvironment):
         )
         for name in ("strict_capture", "compile_diagnostics"):
             if getattr(self, name) and not self.compile:
-                raise ConfigError(f"{name}=True needs compile=True: nothing is compiled with compile=False")
+                raise ConfigError(
+                    f"{name}=True needs compile=True: nothing is compiled with compile=False", field=name
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,4 +258,4 @@ class ServerConfig(_FromEnvironment):
 
 def _check_buckets(name: str, buckets: tuple[int, ...] | None, limit_name: str, limit: int | None) -> None:
     if buckets is not None and limit is not None and buckets[-1] > limit:
-        raise ConfigError(f"{name} must not pass {limit_name}={limit}, got {buckets[-1]}")
+        raise ConfigError(f"{name} must not pass {limit_name}={limit}, got {buckets[-1]}", field=name)

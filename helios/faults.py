@@ -1,14 +1,15 @@
-"""Tells a refusal, whose sentence is all that a user needs, from a bug, whose traceback somebody has to read."""
+"""Refusal: what a person can put right, told as one sentence.
+
+Whatever else is raised is a bug, and shows its traceback.
+"""
 
 from __future__ import annotations
 
-REFUSALS = (ValueError, OSError)  # ConfigError and the loaders' errors are ValueErrors
 
+class Refusal(ValueError):  # noqa: N818 - reads as what happened
+    """A setting, a request or a file that cannot be used. The message is the whole sentence."""
 
-def is_refusal(error: BaseException) -> bool:
-    """Whether `error` is one of Helios' own sentences: a ValueError or OSError raised in a file of this package."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    module = trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
-    return isinstance(error, REFUSALS) and module.split(".")[0] == "helios"
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        """field: the setting, parameter or file's field that the sentence is about, where it is about one."""
+        super().__init__(message)
+        self.field = field

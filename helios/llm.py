@@ -8,41 +8,42 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
 from tqdm import tqdm
 
+from helios.answer import AnswerStream
 from helios.bytecode import keep_bytecode
-from helios.completion import Completion, Query, Running
+from helios.completion import Completion, Running
 from helios.config import EngineConfig
 from helios.engine.messages import AddRequest, Progress
-from helios.engine.process import Core
+from helios.engine.process.child import Core
+from helios.engine.status import EngineStats
+from helios.faults import Refusal
 from helios.interrupts import uninterrupted
 from helios.model.hub import resolve
-from helios.sampling import SamplingParams
+from helios.options import serving_only
+from helios.queries import Message, Params, Prompt, Queries, Query
+from helios.sampling import SamplingParams, params_over
 from helios.text.defaults import SamplingDefaults
 from helios.text.deltas import ContentDelta, Delta
-from helios.text.reasoning import Thinking
 from helios.text.template import ChatTemplate
 from helios.text.tokenizer import Tokenizer
+from helios.threads import choose_threads
 
-SERVING_ONLY = ("max_queue_size", "served_model_name")
 NO_QUEUE_LIMIT = 2**31
-
-Prompt = str | Sequence[int]
-Message = Mapping[str, Any]
 
 
 class LLM:
     """A model, loaded and warm. Use it from one thread; close() it, or use it in a `with` block, to free its memory.
 
     model: "tiny", a folder or a name on the hub. fields: any of EngineConfig's, such as max_num_seqs=64; what is not
-    given comes from HELIOS_* variables and .env, as for the server. Only max_queue_size and served_model_name mean nothing
-    here: a list of prompts may be of any length. on_progress: called with each step of the start-up.
+    given comes from HELIOS_* variables and .env, as for the server. What only a server needs is refused here: a list of
+    prompts may be of any length, so it has no max_queue_size. on_progress: called with each step of the start-up.
     Raises ConfigError or ModelNotFoundError with a sentence.
     """
 
@@ -53,7 +54,7 @@ class LLM:
         on_progress: Callable[[Progress], None] | None = None,
         **fields: Any,
     ) -> None:
-        for name in SERVING_ONLY:
+        for name in serving_only(EngineConfig):
             if name in fields:
                 raise TypeError(f"{name} is for a server and means nothing for LLM: leave it out")
         if model is not None:
@@ -62,43 +63,40 @@ class LLM:
         files = resolve(config.model, config.revision, weights=config.load_format != "dummy")
         self.config = dataclasses.replace(config, revision=files.revision, max_queue_size=NO_QUEUE_LIMIT)
         self.tokenizer = Tokenizer(files.path)
-        self._template = ChatTemplate.from_folder(files.path)
-        defaults = SamplingDefaults.from_folder(files.path)
-        self.default_params = SamplingParams(
-            temperature=defaults.temperature, top_p=defaults.top_p, top_k=defaults.top_k, min_p=defaults.min_p
-        )
+        template = ChatTemplate.from_folder(files.path)
+        self.sampling_defaults = SamplingDefaults.from_folder(files.path)
+        self.default_params = params_over(self.sampling_defaults, {})
         self._core = _build_core(self.config, on_progress)
         self.info = self._core.info()
+        self._queries = Queries(self.tokenizer, template, self.info.max_model_len)
         self._open: dict[str, Running] = {}
         self._numbers = itertools.count()
         self._closed = False
 
     def generate(
         self,
-        prompts: str | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        prompts: str | Iterable[Prompt],
+        params: Params | None = None,
         *,
         detokenize: bool = True,
         progress: bool = False,
     ) -> list[Completion]:
-        """Complete one prompt (text) or several (texts or lists of ids).
+        """Complete one prompt (text) or several (texts, or lists or arrays of ids).
 
-        params: one for all, or one for each; None takes the model's own defaults. detokenize: False saves the time of
-        turning ids into text, which leaves `text` empty and rules out stop strings. progress: show a bar with tokens/s.
-        Raises ValueError with a sentence, before anything runs, if a prompt cannot be taken.
+        params: one for all, or one for each; None takes the model's own defaults. With n > 1 each prompt has n
+        completions, next to each other in the result: `prompt_index` and `index` say whose they are and which.
+        detokenize: False saves the time of turning ids into text, which leaves `text` empty and rules out stop strings.
+        progress: show a bar with tokens/s. Raises Refusal (a ValueError) with a sentence, before anything runs, if a
+        prompt cannot be taken.
         """
-        prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-        params = self._params_for(prompts, params, "prompts")
-        queries = [
-            self._query(*each, f"prompts[{i}]", detokenize)
-            for i, each in enumerate(zip(prompts, params, strict=True))
-        ]
-        return self._run(queries, progress)
+        return self._run(
+            self._queries.of_prompts(prompts, self._or_default(params), detokenize=detokenize), progress
+        )
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        params: Params | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -109,21 +107,14 @@ class LLM:
         tools: OpenAI tool objects offered in all of them. chat_template_kwargs: such as {"enable_thinking": False}.
         Otherwise as generate().
         """
-        single = bool(messages) and isinstance(messages[0], Mapping)
-        conversations = [messages] if single else list(messages)
-        params = self._params_for(conversations, params, "messages")
-        queries = [
-            self._chat_query(
-                conversation, each, tools, chat_template_kwargs, "" if single else f"conversation {i}: "
-            )
-            for i, (conversation, each) in enumerate(zip(conversations, params, strict=True))
-        ]
-        return self._run(queries, progress)
+        return self._run(
+            self._queries.of_conversations(messages, self._or_default(params), tools, chat_template_kwargs),
+            progress,
+        )
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
         """The text that completes one prompt, piece by piece. Leaving the loop early aborts the request."""
-        (params,) = self._params_for([prompt], params, "prompt")
-        deltas = self._stream(self._query(prompt, params, "prompt"))
+        deltas = self._stream(self._queries.of_prompt(prompt, self._or_default(params)))
         return (delta.text for delta in deltas if isinstance(delta, ContentDelta))
 
     def stream_chat(
@@ -135,10 +126,10 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Iterator[Delta]:
         """The answer to one conversation as deltas of thinking, content and tool calls. Otherwise as stream()."""
-        (params,) = self._params_for([messages], params, "messages")
-        return self._stream(self._chat_query(messages, params, tools, chat_template_kwargs, ""))
+        params = self._or_default(params)
+        return self._stream(self._queries.of_conversation(messages, params, tools, chat_template_kwargs))
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> EngineStats:
         """The engine's counters: ticks, tokens, padding, the prefix cache, and what was compiled too late."""
         return self._core.stats()
 
@@ -154,114 +145,66 @@ class LLM:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _params_for(
-        self, items: Sequence[Any], params: SamplingParams | Sequence[SamplingParams] | None, name: str
-    ) -> list[SamplingParams]:
-        if params is None or isinstance(params, SamplingParams):
-            return [params or self.default_params] * len(items)
-        if len(params) != len(items):
-            raise ValueError(
-                f"params must be one for all or one for each of the {len(items)} {name}, got {len(params)}"
-            )
-        return list(params)
-
-    def _query(self, prompt: Prompt, params: SamplingParams, where: str, detokenize: bool = True) -> Query:
-        if isinstance(prompt, str):
-            query = Query(prompt, self._encode(prompt, where), params, detokenize=detokenize)
-            return self._checked(query, where)
-        if not isinstance(prompt, Sequence):
-            raise ValueError(f"{where} must be text or a list of ids, got {prompt!r}")
-        ids = list(prompt)
-        for token in ids:
-            if type(token) is not int or not 0 <= token < self.tokenizer.vocab_size:
-                raise ValueError(
-                    f"{where} must be text or ids from 0 to {self.tokenizer.vocab_size - 1}, it holds {token!r}"
-                )
-        return self._checked(Query(None, ids, params, detokenize=detokenize), where)
-
-    def _chat_query(
-        self,
-        messages: Sequence[Message],
-        params: SamplingParams,
-        tools: Sequence[Mapping[str, Any]] | None,
-        variables: Mapping[str, Any] | None,
-        where: str,
-    ) -> Query:
-        try:
-            text = self._template.render(messages, tools=tools, variables=variables)
-        except ValueError as error:
-            raise ValueError(f"{where}{error}") from error
-        query = Query(
-            text, self._encode(text, f"{where}messages"), params, Thinking.of_prompt(text), bool(tools)
-        )
-        return self._checked(query, f"{where}messages")
-
-    def _encode(self, text: str, where: str) -> list[int]:
-        try:
-            return self.tokenizer.encode(text)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
-
-    def _checked(self, query: Query, where: str) -> Query:
-        if not isinstance(query.params, SamplingParams):
-            raise ValueError(f"{where} needs SamplingParams, got a {type(query.params).__name__}")
-        if query.params.stop and not query.detokenize:
-            raise ValueError(
-                f"{where} has stop strings {query.params.stop}, which detokenize=False cannot find"
-            )
-        limit = self.info["max_model_len"]
-        if not query.ids:
-            raise ValueError(f"{where} is empty: a prompt needs at least one token")
-        if len(query.ids) >= limit:
-            raise ValueError(
-                f"{where} has {len(query.ids)} tokens, and max_model_len={limit} leaves room for at most {limit - 1}"
-            )
-        return query
+    def _or_default(self, params: Params | None) -> Params:
+        return self.default_params if params is None else params
 
     def _run(self, queries: list[Query], progress: bool) -> list[Completion]:
-        """Run all queries to their end, side by side; leaving early (Ctrl-C) aborts what is open."""
-        running: list[Running] = []
-        try:
-            for position, query in enumerate(queries):
-                running.append(self._start(query))
-                refusal = running[-1].last
-                if refusal is not None:
-                    raise ValueError(f"prompt {position} cannot be taken: {refusal.error}")
+        """Run all queries to their end, side by side."""
+        with self._running(queries) as running, _Bar(len(queries), shown=progress) as bar:
             left = {each.id for each in running}
-            with _Bar(len(running), shown=progress) as bar:
-                while left:
-                    self._need_work()
-                    pushed = self._step()
-                    ended = left.intersection(each.id for each in pushed if each.ended)
-                    left -= ended
-                    bar.advance(len(ended), running)
+            while left:
+                self._need_work()
+                pushed = self._step()
+                ended = left.intersection(each.id for each in pushed if each.answer.ended)
+                left -= ended
+                bar.advance(len(ended), running)
             return [each.completion() for each in running]
-        finally:
-            for each in running:
-                self._abort(each)
 
     def _stream(self, query: Query) -> Iterator[Delta]:
-        running = self._start(query)
-        try:
-            while not running.ended:
+        with self._running([query]) as (running,):
+            answer = running.answer
+            while not answer.ended:
                 self._need_work()
                 self._step()
-                yield from running.take()
-            yield from running.take()  # what another call's steps brought meanwhile
-            if running.last is not None and running.last.finish_reason == "error":
-                raise RuntimeError(f"the request ended with an error: {running.last.error}")
+                yield from answer.take()
+            yield from answer.take()  # what another call's steps brought meanwhile
+            if answer.finish_reason == "error":
+                raise RuntimeError(f"the request ended with an error: {answer.error}")
+
+    @contextmanager
+    def _running(self, queries: list[Query]) -> Iterator[list[Running]]:
+        """Starts the queries; whatever happens in the block or on the way there, Ctrl-C too, none is open after it."""
+        running: list[Running] = []
+        try:
+            for query in queries:
+                with uninterrupted():
+                    running.append(self._start(query))
+            yield running
         finally:
-            self._abort(running)
+            with uninterrupted(), ExitStack() as stack:  # all of them, even where the engine fails at one
+                for each in reversed(running):
+                    stack.callback(self._abort, each)
 
     def _start(self, query: Query) -> Running:
         if self._closed:
             raise RuntimeError("this LLM is closed: make a new one")
-        running = Running(str(next(self._numbers)), query, self.tokenizer)
-        refusal = self._core.add(AddRequest(running.id, query.ids, query.params))
-        if refusal is None:
-            self._open[running.id] = running
-        else:
-            running.push(refusal)
+        answer = AnswerStream(
+            self.tokenizer,
+            query.params,
+            thinking=query.thinking,
+            tools=query.tools,
+            detokenize=query.detokenize,
+        )
+        running = Running(str(next(self._numbers)), query, answer)
+        self._open[running.id] = running
+        try:
+            refusal = self._core.add(AddRequest(running.id, query.ids, query.params))
+        except BaseException:
+            self._abort(running)  # it may have come half-way into the engine
+            raise
+        if refusal is not None:
+            del self._open[running.id]
+            raise Refusal(f"prompt {query.prompt_index} cannot be taken: {refusal.error}", field="prompts")
         return running
 
     def _step(self) -> list[Running]:
@@ -271,9 +214,9 @@ class LLM:
             for output in self._core.step():
                 running = self._open.get(output.id)
                 if running is not None:
-                    running.push(output)
+                    running.answer.push(output)
                     pushed.append(running)
-                    if running.ended:
+                    if running.answer.ended:
                         self._abort(running)
         return pushed
 
@@ -284,7 +227,7 @@ class LLM:
 
     def _abort(self, running: Running) -> None:
         """Let go of a request; the engine has to hear of it only if it has not ended there."""
-        if self._open.pop(running.id, None) is not None and running.last is None:
+        if self._open.pop(running.id, None) is not None and not running.answer.engine_ended:
             self._core.abort(running.id)
 
 
@@ -302,7 +245,7 @@ class _Bar:
         now = time.monotonic()
         if now >= self._next_rate:
             self._next_rate = now + self._bar.mininterval
-            rate = sum(len(each.ids) for each in running) / (now - self._began)
+            rate = sum(len(each.answer.ids) for each in running) / (now - self._began)
             self._bar.set_postfix_str(f"{rate:,.0f} tokens/s", refresh=False)
         self._bar.update(ended)
 
@@ -314,9 +257,9 @@ class _Bar:
 
 
 def _build_core(config: EngineConfig, progress: Callable[[Progress], None] | None) -> Core:
-    """Torch is imported here, with one OpenMP thread on CPU unless the user chose (see engine.client)."""
-    if "torch" not in sys.modules and not config.device.startswith("cuda"):
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    """Torch is imported here, unless somebody has done so; then its threads are theirs to choose."""
+    if "torch" not in sys.modules:
+        choose_threads(config.device)
     report = progress or (lambda step: None)
     report(Progress("import"))
     bytecode = keep_bytecode(config.cache_dir)

@@ -19,12 +19,14 @@ from typing import Any
 
 import dotenv
 
+from helios.faults import Refusal
+
 PREFIX = "HELIOS_"
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
-class ConfigError(ValueError):
+class ConfigError(Refusal):
     """A setting that cannot be used; the message is a sentence that names it, its value and what would work."""
 
 
@@ -49,6 +51,7 @@ class Option:
     variables: tuple[str, ...]
     flag: str
     size: bool
+    serving: bool
 
     def parse(self, text: str) -> Any:
         """The value that a variable or flag spells. Raises ConfigError whose message completes "<name> must be ..."."""
@@ -118,16 +121,18 @@ def option(
     flag: str | None = None,
     size: bool = False,
     secret: bool = False,
+    serving: bool = False,
 ) -> Any:
     """A dataclass field with what its flag and its variables need.
 
     env: accepted names besides HELIOS_<FIELD>. flag: its name without dashes where that differs from the field's.
     size: a number of bytes, which may be written with a unit ("8GiB"). secret: kept out of repr() and so out of logs.
+    serving: means nothing where there is no server.
     """
     return dataclasses.field(
         default=default,
         repr=not secret,
-        metadata={"help": help, "rule": rule, "env": env, "flag": flag, "size": size},
+        metadata={"help": help, "rule": rule, "env": env, "flag": flag, "size": size, "serving": serving},
     )
 
 
@@ -156,9 +161,15 @@ def options(config: type) -> list[Option]:
                 variables,
                 flag,
                 meta["size"],
+                meta["serving"],
             )
         )
     return found
+
+
+def serving_only(config: type) -> tuple[str, ...]:
+    """Names of the fields that mean nothing where there is no server."""
+    return tuple(opt.name for opt in options(config) if opt.serving)
 
 
 def check_fields(config: Any) -> None:
@@ -167,7 +178,7 @@ def check_fields(config: Any) -> None:
         try:
             value = opt.checked(getattr(config, opt.name))
         except ConfigError as error:
-            raise ConfigError(f"{opt.name} {error}") from None
+            raise ConfigError(f"{opt.name} {error}", field=opt.name) from None
         object.__setattr__(config, opt.name, value)
 
 
@@ -187,7 +198,7 @@ def read_variables(
     env_file = Path(".env") if env_file is None else env_file
     legal = [name for each in known for opt in options(each) for name in opt.variables]
     values: dict[str, Any] = {}
-    for source, where in ((dotenv.dotenv_values(env_file), f" in {env_file}"), (environ, "")):
+    for source, where in ((_read_env_file(env_file), f" in {env_file}"), (environ, "")):
         ours = {name: text for name, text in source.items() if name.startswith(PREFIX)}
         for name in ours:
             if name not in legal:
@@ -198,7 +209,9 @@ def read_variables(
             }
             if len(set(given.values())) > 1:
                 pairs = " and ".join(f"{name}={ours[name]}" for name in given)
-                raise ConfigError(f"{pairs}{where} both set {opt.name} and differ: keep one of them")
+                raise ConfigError(
+                    f"{pairs}{where} both set {opt.name} and differ: keep one of them", field=opt.name
+                )
             if given:
                 values[opt.name] = next(iter(given.values()))
     return values
@@ -233,13 +246,23 @@ def parse_size(text: str) -> int:
     return int(float(number) * _UNITS[unit]) if unit in _UNITS else int(text)
 
 
+def _read_env_file(path: Path) -> dict[str, str | None]:
+    """Nothing where there is no such file. Raises ConfigError for one that cannot be read."""
+    try:
+        return dotenv.dotenv_values(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
 def _parse_variable(opt: Option, name: str, text: str | None, where: str) -> Any:
     if not (text or "").strip():
-        raise ConfigError(f"{name}{where} is set but empty: remove it, or give {opt.name} a value")
+        raise ConfigError(
+            f"{name}{where} is set but empty: remove it, or give {opt.name} a value", field=opt.name
+        )
     try:
         return opt.parse(text)
     except ConfigError as error:
-        raise ConfigError(f"{name}{where} {error}") from None
+        raise ConfigError(f"{name}{where} {error}", field=opt.name) from None
 
 
 def _unknown(name: str, where: str, legal: list[str]) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
+
+from helios.threads import choose_threads
+
+choose_threads("cpu")
 
 import pytest
 import torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 
 from helios import cli
 from helios.config import EngineConfig, ServerConfig
-from helios.engine.client import EngineDeadError
+from helios.engine.process.client import EngineDeadError
+from helios.faults import Refusal
 from helios.options import options
 
 COMMANDS = ("serve", "chat", "generate", "bench", "capture", "eval")
@@ -128,6 +130,25 @@ def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch):
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(ValueError, match="not one of our sentences"):
         run_with(monkeypatch, ValueError("not one of our sentences"))
+
+
+def test_a_refusal_is_one_sentence_wherever_it_is_raised(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    assert run_with(monkeypatch, Refusal("the disk is full", field="cache_dir")) == 2
+    assert capsys.readouterr().err == "helios: the disk is full\n"
+
+
+def test_a_port_in_use_is_a_mistake(capsys: pytest.CaptureFixture[str]):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = failure(capsys, "serve", "--port", str(port))
+    assert said.startswith(f"helios: port {port} of 127.0.0.1 cannot be listened on: Address already in use")
+
+
+def test_a_dotenv_that_cannot_be_read_is_a_mistake(capsys: pytest.CaptureFixture[str]):
+    Path(".env").write_bytes(b"HELIOS_SEED=\xff\n")
+    assert "helios: .env cannot be read" in failure(capsys, "serve")
 
 
 def served(monkeypatch: pytest.MonkeyPatch, *flags: str) -> tuple[EngineConfig, ServerConfig]:

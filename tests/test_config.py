@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from helios.config import ConfigError, EngineConfig, ServerConfig
-from helios.options import add_flags, given_flags, options, parse_size
+from helios.faults import Refusal
+from helios.options import add_flags, given_flags, options, parse_size, serving_only
 
 NOWHERE = Path("no-such.env")
 
@@ -180,6 +181,32 @@ def test_a_wrong_field_is_named_with_what_works(fields: dict, sentence: str):
 def test_a_wrong_server_field_is_named(fields: dict, sentence: str):
     with pytest.raises(ConfigError, match=sentence):
         ServerConfig(**fields)
+
+
+def test_buckets_may_end_exactly_at_their_limit():
+    config = EngineConfig(
+        decode_buckets=(1, 32), max_num_seqs=32, packed_buckets=(256,), max_num_batched_tokens=256
+    )
+    assert (config.decode_buckets[-1], config.packed_buckets[-1]) == (32, 256)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"page_size": 8}, "page_size"),
+        ({"decode_buckets": (64,), "max_num_seqs": 32}, "decode_buckets"),
+        ({"strict_capture": True, "compile": False}, "strict_capture"),
+        ({"num_pages": 10, "kv_cache_memory": 2**20}, "num_pages"),
+    ],
+)
+def test_a_refusal_knows_its_field(fields: dict, field: str):
+    with pytest.raises(Refusal) as refused:
+        EngineConfig(**fields)
+    assert refused.value.field == field
+
+
+def test_what_only_a_server_needs_is_marked_where_it_is_declared():
+    assert serving_only(EngineConfig) == ("served_model_name", "max_queue_size", "batch_wait_ms")
 
 
 def test_values_take_their_fields_type():

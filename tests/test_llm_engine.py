@@ -44,18 +44,18 @@ def test_leaving_a_stream_gives_its_pages_back(llm: LLM):
     for _ in llm.stream("Hello", SamplingParams(max_tokens=500, ignore_eos=True)):
         break
     llm.generate("x", GREEDY)
-    stats = llm._core.stats()
-    assert stats["running"] == stats["waiting"] == 0
-    assert stats["pages_free"] + stats["pages_cached"] == stats["pages"]
+    stats = llm.stats()
+    assert stats.running == stats.waiting == 0
+    assert stats.pages_free + stats.pages_cached == stats.pages
 
 
 def test_a_request_that_never_fits_the_pool_is_refused_before_anything_runs(llm: LLM):
-    ticks = llm._core.stats()["ticks"]
+    ticks = llm.stats().ticks
     long = SamplingParams(max_tokens=3000)
     with pytest.raises(ValueError, match="prompt 1 cannot be taken"):
         llm.generate(["fine", "too much"], [GREEDY, long])
-    assert llm._core.stats()["ticks"] == ticks
-    assert llm._core.stats()["waiting"] == 0
+    assert llm.stats().ticks == ticks
+    assert llm.stats().waiting == 0
 
 
 def test_generate_prints_the_answer_alone(capsys: pytest.CaptureFixture[str]):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import time
 from array import array
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from helios.cache.pages import OutOfPages, PageAllocator
@@ -124,14 +124,20 @@ class PrefixCache:
 
     def hold(self, found: list[Entry], salt: str) -> Lease:
         """Take a reference to each page that lookup() found, for a request that now starts."""
+        lease = Lease(salt=salt, epoch=self._epoch)
+        try:
+            for entry in found:
+                self._use(entry)
+                lease.entries.append(entry)
+        except BaseException:
+            self.release(lease, ())
+            raise
         if found:
             self._hits += 1
             self._hit_tokens += len(found) * self.page_size
         else:
             self._misses += 1
-        for entry in found:
-            self._use(entry)
-        return Lease(salt=salt, epoch=self._epoch, entries=list(found))
+        return lease
 
     def extend(self, lease: Lease, pages: list[int], prompt: Sequence[int]) -> bool:
         """Look again for a request that has computed nothing yet; True if more of its prompt is cached by now.
@@ -143,13 +149,14 @@ class PrefixCache:
         if len(found) <= held or (held and found[held - 1] is not lease.entries[-1]):
             return False
         more = found[held:]
-        for entry in more:
+        for (
+            entry
+        ) in more:  # if one of these steps raises, the request keeps its own pages and loses track of none
             self._use(entry)
-        spared = pages[held : len(found)]
+            lease.entries.append(entry)
+        self._allocator.release(pages[held : len(found)])
         pages[held : len(found)] = [entry.page for entry in more]
-        lease.entries += more
         lease.epoch = self._epoch
-        self._allocator.release(spared)
         self._hit_tokens += len(more) * self.page_size
         if not held:
             self._hits += 1
@@ -249,8 +256,14 @@ class PrefixCache:
         """Page -> the token ids it is cached for, for checks and for debugging."""
         return {entry.page: array("q", entry.tokens).tolist() for entry in self._index.values()}
 
-    def check(self) -> None:
-        """Raise RuntimeError where the tree's invariants do not hold."""
+    def check(self, leases: Iterable[Lease]) -> None:
+        """Raise RuntimeError where the tree's invariants do not hold. leases: all that were not released."""
+        held = Counter(entry for lease in leases for entry in lease.entries)
+        for entry in {*self._index.values(), *held}:
+            if entry.users != held[entry]:
+                raise RuntimeError(
+                    f"page {entry.page} counts {entry.users} users, but {held[entry]} requests hold it"
+                )
         order = {entry: place for place, entry in enumerate(self._idle)}
         for digest, entry in self._index.items():
             if not entry.live or entry.digest != digest:
@@ -291,6 +304,13 @@ class PrefixCache:
                 break
             self._forget(entry)
             self._expired += 1
+
+
+class NoPrefixCache(PrefixCache):
+    """Prefix caching switched off: its leases take no entry, so nothing is ever there to be found or evicted."""
+
+    def hold(self, found: list[Entry], salt: str) -> Lease:
+        return Lease(salt=salt, open=False)
 
 
 def _same(entry: Entry, parent: Entry | None, salt: str, tokens: bytes) -> bool:

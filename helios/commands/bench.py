@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import random
 import statistics
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helios.commands.common import add_engine_flags, command_parser, loaded_model
+import msgspec
+
+from helios.commands.common import add_engine_flags, command_parser, loaded_model, write_result
 from helios.config import ConfigError
 from helios.sampling import SamplingParams
 
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     for name in ("seconds", "time_to_first_token_median", "time_per_output_token_median"):
         print(f"{name.replace('_', ' '):28}{result[name]:12.4f}")
     if args.json is not None:
-        args.json.write_text(json.dumps(result, indent=2) + "\n")
+        write_result(args.json, result)
     return 0
 
 
@@ -104,7 +105,7 @@ def measure(llm: LLM, count: int, inputs: Lengths, outputs: Lengths, temperature
 
     Raises ConfigError if its longest request would not fit the context.
     """
-    longest, limit = inputs.high + outputs.high, llm.info["max_model_len"]
+    longest, limit = inputs.high + outputs.high, llm.info.max_model_len
     if longest > limit:
         raise ConfigError(
             f"--input-len {inputs} and --output-len {outputs} need a context of {longest}, this model has {limit}"
@@ -121,7 +122,7 @@ def measure(llm: LLM, count: int, inputs: Lengths, outputs: Lengths, temperature
         "input_len": str(inputs),
         "output_len": str(outputs),
         "temperature": temperature,
-        "info": llm.info,
+        "info": msgspec.to_builtins(llm.info),
         "config": dataclasses.asdict(llm.config),
         "environment": _environment(),
     }

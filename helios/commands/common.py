@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import msgspec
-
-from helios.config import ConfigError, EngineConfig, ServerConfig
-from helios.options import add_flags, given_flags, read_variables
-from helios.sampling import SamplingParams
+from helios.config import EngineConfig, ServerConfig
+from helios.faults import Refusal
+from helios.options import add_flags, given_flags, read_variables, serving_only
+from helios.sampling import SamplingParams, params_over
 
 if TYPE_CHECKING:
     from helios.llm import LLM
 
-SERVING_ONLY = ("served_model_name", "max_queue_size")  # fields that mean nothing without a server
 SAMPLING_FLAGS = ("max_tokens", "temperature", "top_p", "top_k", "min_p")
 
 
@@ -49,7 +49,7 @@ def command_parser(subparsers: Any, name: str, help: str, examples: str) -> argp
 
 def add_engine_flags(parser: argparse.ArgumentParser, *, serving: bool = False) -> None:
     """serving: whether the command serves others, so that the flags about them mean something."""
-    group = add_flags(parser, EngineConfig, "engine", skip=() if serving else SERVING_ONLY)
+    group = add_flags(parser, EngineConfig, "engine", skip=() if serving else serving_only(EngineConfig))
     group.add_argument(
         "--enforce-eager",
         action=EnforceEager,
@@ -89,12 +89,9 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def given_sampling(args: argparse.Namespace) -> dict[str, Any]:
-    """The sampling flags that were given. Raises ConfigError for values that SamplingParams refuses."""
+    """The sampling flags that were given. Raises Refusal for values that SamplingParams refuses."""
     given = {name: getattr(args, name) for name in SAMPLING_FLAGS if hasattr(args, name)}
-    try:
-        SamplingParams(**given)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    SamplingParams(**given)
     return given
 
 
@@ -121,5 +118,13 @@ def loaded_model(args: argparse.Namespace) -> Iterator[LLM]:
         yield llm
 
 
+def write_result(path: Path, body: dict[str, Any]) -> None:
+    """Raises Refusal where the file cannot be written."""
+    try:
+        path.write_text(json.dumps(body, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise Refusal(f"--json {path} cannot be written: {error.strerror}", field="json") from error
+
+
 def sampling_of(llm: LLM, given: dict[str, Any]) -> SamplingParams:
-    return msgspec.structs.replace(llm.default_params, **given)
+    return params_over(llm.sampling_defaults, given)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx
 
+from helios.faults import Refusal
 from helios.sampling import SamplingParams
 from helios.text.deltas import ContentDelta, ReasoningDelta
 
@@ -20,7 +21,7 @@ Said = ReasoningDelta | ContentDelta
 CONNECT_SECONDS = 10.0
 
 
-class SpeakerError(ValueError):
+class SpeakerError(Refusal):
     """There is no answer; the sentence says why, and the conversation can go on."""
 
 
@@ -28,7 +29,7 @@ class Speaker(Protocol):
     name: str
 
     def answer(self, messages: list[Message]) -> Iterator[Said]:
-        """The answer as it arrives. Closing the iterator early stops it. Raises ValueError with a sentence."""
+        """The answer as it arrives. Closing the iterator early stops it. Raises Refusal."""
         ...
 
 
@@ -36,7 +37,7 @@ class LocalSpeaker:
     """A model in this process. variables: for its chat template."""
 
     def __init__(self, llm: LLM, params: SamplingParams, variables: dict[str, Any]) -> None:
-        self.name = llm.info["model"]
+        self.name = llm.info.model
         self._llm, self._params, self._variables = llm, params, variables
 
     def answer(self, messages: list[Message]) -> Iterator[Said]:

@@ -1,200 +1,149 @@
 """StepBuffers: a tick's numbers, written on the host into one staging buffer and moved to the device in one copy.
 
-Every bucket has fixed places in the device buffer, so that a captured graph reads what the last fill wrote; what outlives
-a tick (page tables, sampling controls, prompts) is kept by seat and written once, at admission.
+What outlives a tick (page tables, sampling controls, biases, counts) is kept by seat and written once, at admission.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from capture.ladder import Bucket
+from helios.engine.state import ROWS, TOKENS, StepState, host_views, padding_number, record_views
+from helios.sampler.sampler import Variant, seat_values, table_rows, variant_of
 from helios.schedule.request import Request
-from helios.schedule.tick import Tick
-
-ALIGNMENT = 64  # bytes; kernels compiled for aligned inputs would copy a misaligned one
-GREEDY = (0.0, 1.0, 0.0, 0.0)
-COLDEST = 1e-6  # below it logits / temperature may overflow, and the draw is greedy in all but name
-
-
-class StepInputs(NamedTuple):
-    """A bucket's inputs on the device, in the order the step takes them. int32 unless said.
-
-    [tokens]: ids; sampled (1 where the id is last_ids[feeds] instead); feeds (seats); positions; slots.
-    [rows]: seats; starts (the row's first token); counts; contexts; controls fp32 [rows, 4]: temperature, top_p, min_p,
-    top_k; seeds int64. These lie first: behind them an element has 4 bytes in every field, so that no two fields ever lie
-    equally many elements from the start, which the compiler would expect of every bucket once it saw it in one.
-    """
-
-    seeds: Tensor
-    ids: Tensor
-    sampled: Tensor
-    feeds: Tensor
-    positions: Tensor
-    slots: Tensor
-    seats: Tensor
-    starts: Tensor
-    counts: Tensor
-    contexts: Tensor
-    controls: Tensor
-
-
-TOKEN_FIELDS = ("ids", "sampled", "feeds", "positions", "slots")
-FIELD_TYPES = {"controls": torch.float32, "seeds": torch.int64}
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a bucket's inputs lie: device views, and for every staging buffer the same places as numpy arrays."""
-
-    device: StepInputs
-    host: tuple[StepInputs, ...]  # numpy arrays under the same names
-    nbytes: int
+from helios.schedule.tick import Admitted, Appended, Tick
 
 
 class StepBuffers:
-    """Owns staging buffers, the device copy and the tables by seat.
+    """The host's side of a StepState: staging buffers, and mirrors of the seats' records.
 
-    page_table: int32 [max_rows + 1, table_width] on the device; the last row is the scratch seat of padding rows, whose
-    pages are all the scratch page 0. last_ids: int32 [max_rows + 1] on the device, the id each seat sampled last.
-    results: int32 [max_rows, 2] on the device, see helios.ops.sampling.sample.
+    There are two of each on a GPU: with one tick in flight, the copies of the tick before it have been made.
     """
 
-    def __init__(
-        self,
-        buckets: Sequence[Bucket],
-        *,
-        max_rows: int,
-        max_model_len: int,
-        page_size: int,
-        device: torch.device,
-        seed: int,
-    ) -> None:
+    def __init__(self, state: StepState, buckets: Sequence[Bucket], *, page_size: int, seed: int) -> None:
+        layout = state.layout
+        self.state = state
         self.page_size = page_size
-        self.scratch_seat = max_rows
-        table_width = math.ceil(max_model_len / page_size)
-        pinned = device.type == "cuda"
-        stagings = (
-            2 if pinned else 1
-        )  # with one tick in flight, the copy of the tick before it has been read back
-        size = max(_layout(bucket)[1] for bucket in buckets)
-        self._staging = [torch.zeros(size, dtype=torch.uint8, pin_memory=pinned) for _ in range(stagings)]
-        self._device = torch.zeros(size, dtype=torch.uint8, device=device) if pinned else self._staging[0]
-        self._places = {bucket: self._place(bucket) for bucket in buckets}
+        self._layout = layout
+        self._pinned = state.device.type == "cuda"
+        turns = range(2 if self._pinned else 1)
+        stagings = [_host_twin(state.inputs, self._pinned) for _ in turns]
+        self._records = [_host_twin(state.records, self._pinned) for _ in turns]
+        self._rows = [host_views(layout.rows, staging) for staging in stagings]
+        self._tokens = [
+            {bucket: host_views(layout.tokens(bucket), staging) for bucket in buckets} for staging in stagings
+        ]
+        sizes = {bucket: layout.input_bytes(bucket) for bucket in buckets}
+        self._copies = [
+            {bucket: (state.inputs[:size], staging[:size]) for bucket, size in sizes.items()}
+            for staging in stagings
+        ]  # to where, and from where
+        self._by_seat = [record_views(layout, records) for records in self._records]
         self._turn = 0
-
-        self._tables = torch.zeros(max_rows + 1, table_width, dtype=torch.int32, pin_memory=pinned)
-        self._table_array = self._tables.numpy()
-        self.page_table = self._tables.to(device)
-        self.last_ids = torch.zeros(max_rows + 1, dtype=torch.int32, device=device)
-        self.results = torch.zeros(max_rows, 2, dtype=torch.int32, device=device)
-        self._controls = np.tile(np.array(GREEDY, dtype=np.float32), (max_rows + 1, 1))
-        self._seeds = np.zeros(max_rows + 1, dtype=np.int64)
-        self._prompts: list[np.ndarray] = [np.zeros(0, dtype=np.int32)] * (max_rows + 1)
+        seats = layout.sizes["seats"]
+        self._prompts: list[np.ndarray] = [np.zeros(0, dtype=np.int32)] * seats
+        self._variants = np.zeros(seats, dtype=np.int8)  # what each seat's request asks of the sampler
+        self._padding = {entry.name: padding_number(entry, layout) for entry in (*ROWS, *TOKENS)}
         self._random = np.random.default_rng(seed)
 
-    def inputs(self, bucket: Bucket) -> StepInputs:
-        """The device views that fill() writes for this bucket: same tensors every time."""
-        return self._places[bucket].device
+    def fill(self, tick: Tick, bucket: Bucket, rows: int) -> Variant:
+        """Writes the tick, and padding after it, and sends it to the device; what changed by seat goes first.
 
-    def admit(self, request: Request) -> None:
-        """Writes what the seat keeps for the request's whole life: its pages, controls, seed and prompt."""
-        seat, params = request.seat, request.params
-        row = self._table_array[seat]
-        row[: len(request.pages)] = request.pages
-        row[len(request.pages) :] = 0
-        # An earlier owner of the seat may have a tick in flight that now sees this row: its id is dropped, and its KV
-        # goes to the slots that were computed when that tick was filled.
-        self.page_table[seat].copy_(self._tables[seat], non_blocking=True)
-        temperature = params.temperature if params.temperature >= COLDEST else 0.0
-        self._controls[seat] = (temperature, params.top_p, params.min_p, max(params.top_k, 0))
-        self._seeds[seat] = self._random.integers(2**63 - 1) if params.seed is None else params.seed
-        self._prompts[seat] = np.array(request.prompt, dtype=np.int32)
-
-    def fill(self, tick: Tick, bucket: Bucket) -> StepInputs:
-        """Writes the tick, and padding after it, into the bucket's inputs. Requests in tick.admitted come first."""
-        for request in tick.admitted:
-            self.admit(request)
-        place = self._places[bucket]
-        self._turn = (self._turn + 1) % len(self._staging)
-        host = place.host[self._turn]
-        rows, tokens = tick.rows, tick.tokens
-
+        rows: of the inputs that will be read; at least the bucket's. Returns the variant of the sampler that the tick needs.
+        """
+        self._turn = (self._turn + 1) % len(self._records)
+        if tick.admitted:
+            self.admit(tick.admitted)
+        for appended in tick.appended:
+            self._append(appended)
         seats = np.array([request.seat for request in tick.requests], dtype=np.int32)
-        first_positions = np.array(tick.starts, dtype=np.int32)
-        counts = np.array(tick.counts, dtype=np.int32)
-        host.seats[:rows], host.seats[rows:] = seats, self.scratch_seat
-        host.counts[:rows], host.counts[rows:] = counts, 0
-        np.add(first_positions, counts, out=host.contexts[:rows])
-        host.contexts[rows:] = 0
-        host.controls[:rows], host.controls[rows:] = self._controls[seats], GREEDY
-        host.seeds[:rows], host.seeds[rows:] = self._seeds[seats], 0
-        host.starts[rows:] = tokens
+        self._fill_rows(tick, seats, rows)
+        self._fill_tokens(tick, seats, self._tokens[self._turn][bucket])
+        target, source = self._copies[self._turn][bucket]
+        target.copy_(source, non_blocking=True)
+        return Variant(int(self._variants[seats].max(initial=0)))
 
-        if tokens == rows:
-            host.starts[:rows] = np.arange(rows, dtype=np.int32)
-            token_seats, positions = seats, first_positions
-        else:
-            starts = np.cumsum(counts) - counts
-            host.starts[:rows] = starts
-            token_seats = np.repeat(seats, counts)
-            positions = np.arange(tokens, dtype=np.int32) + np.repeat(first_positions - starts, counts)
-        host.feeds[:tokens], host.feeds[tokens:] = token_seats, self.scratch_seat
-        host.positions[:tokens], host.positions[tokens:] = positions, 0
-        pages = self._table_array[token_seats, positions // self.page_size]
-        host.slots[:tokens] = pages * self.page_size + positions % self.page_size
-        host.slots[tokens:] = 0  # a slot of the scratch page
-        host.sampled[:tokens], host.sampled[tokens:] = np.repeat(tick.from_device, tick.counts), 0
-        host.ids[:] = 0
-        for row in np.flatnonzero(~np.array(tick.from_device, dtype=bool)):
-            start, first, count = host.starts[row], tick.starts[row], tick.counts[row]
-            host.ids[start : start + count] = self._prompts[seats[row]][first : first + count]
-        return self._upload(place)
-
-    def blank(self, bucket: Bucket) -> StepInputs:
+    def blank(self, bucket: Bucket, rows: int) -> None:
         """Fills the bucket with padding only: for warm-up and capture."""
-        return self.fill(Tick(number=-1), bucket)
+        self.fill(Tick(number=-1), bucket, rows)
 
-    def _upload(self, place: Place) -> StepInputs:
-        staging = self._staging[self._turn]
-        if staging is not self._device:
-            self._device[: place.nbytes].copy_(staging[: place.nbytes], non_blocking=True)
-        return place.device
+    def _fill_rows(self, tick: Tick, seats: np.ndarray, rows: int) -> None:
+        real, host = tick.rows, self._rows[self._turn]
+        query_lens = np.array(tick.query_lens, dtype=np.int32)
+        for name, values, padding in (
+            ("seats", seats, self._padding["seats"]),
+            ("query_start_loc", query_lens.cumsum() - query_lens, tick.tokens),
+            ("query_lens", query_lens, 0),
+            ("num_outputs", tick.num_outputs, 0),
+        ):
+            host[name][:real], host[name][real:rows] = values, padding
 
-    def _place(self, bucket: Bucket) -> Place:
-        layout, nbytes = _layout(bucket)
-        return Place(
-            device=_views(self._device, layout),
-            host=tuple(
-                StepInputs(*(view.numpy() for view in _views(staging, layout))) for staging in self._staging
-            ),
-            nbytes=nbytes,
-        )
+    def _fill_tokens(self, tick: Tick, seats: np.ndarray, host: dict[str, np.ndarray]) -> None:
+        rows, tokens = tick.rows, tick.tokens
+        starts = self._rows[self._turn]["query_start_loc"]
+        decoding = tick.from_device.count(True)  # the first rows
+        decoded = tokens if decoding == rows else starts[decoding]  # the first tokens
+        if tokens == rows:  # one token a row
+            host["token_seats"][:tokens], host["token_offsets"][:tokens] = seats, 0
+        else:
+            within = np.arange(tokens, dtype=np.int32) - starts[:rows].repeat(tick.query_lens)
+            host["token_seats"][:tokens], host["token_offsets"][:tokens] = (
+                seats.repeat(tick.query_lens),
+                within,
+            )
+        host["from_device"][:decoded], host["from_device"][decoded:tokens] = 1, 0
+        host["input_ids"][:decoded] = 0
+        for row in range(decoding, rows):
+            start, first, count = starts[row], tick.num_computed_tokens[row], tick.query_lens[row]
+            host["input_ids"][start : start + count] = self._prompts[seats[row]][first : first + count]
+        for name, array in host.items():
+            array[tokens:] = self._padding[name]
+
+    def admit(self, admitted: Sequence[Admitted]) -> None:
+        """Writes what the seats keep for their requests' whole lives; neighbouring seats go to the device in one copy."""
+        host = self._by_seat[self._turn]
+        for request, pages, num_computed_tokens in admitted:
+            seat, params = request.seat, request.params
+            host["page_table"][seat, : len(pages)] = pages
+            host["page_table"][seat, len(pages) :] = 0
+            host["num_computed_tokens"][seat] = num_computed_tokens
+            seed = int(self._random.integers(2**63 - 1)) if params.seed is None else params.seed
+            for name, value in seat_values(params, request.stop_ids, seed).items():
+                host[name][seat] = value
+            self._prompts[seat] = np.array(request.prompt, dtype=np.int32)
+            self._variants[seat] = variant_of(params)
+            self._write_tables(request)
+        seats = sorted({request.seat for request, _, _ in admitted})
+        first = 0
+        for i in range(1, len(seats) + 1):
+            if i == len(seats) or seats[i] != seats[i - 1] + 1:
+                begin, end = seats[first], seats[i - 1] + 1
+                mirror = self._records[self._turn][begin:end]
+                self.state.records[begin:end].copy_(mirror, non_blocking=True)
+                first = i
+
+    def _append(self, appended: Appended) -> None:
+        """Adds to a running request's page table."""
+        seat, pages = appended.request.seat, appended.pages
+        entries = torch.tensor(pages, dtype=torch.int32, pin_memory=self._pinned)
+        row = self.state["page_table"][seat, appended.first : appended.first + len(pages)]
+        row.copy_(entries, non_blocking=True)
+
+    def _write_tables(self, request: Request) -> None:
+        """Writes the beginning of the seat's rows in the tables that this request needs, and in no other."""
+        params, vocab = request.params, self._layout.sizes["vocab"]
+        for name, values in table_rows(
+            params, request.prompt, request.output, request.stop_ids, vocab
+        ).items():
+            row = torch.from_numpy(values)
+            # Pinned memory of the caching allocator is not handed out again before the copy is made.
+            row = row.pin_memory() if self._pinned else row
+            self.state[name][request.seat, : len(values)].copy_(row, non_blocking=True)
 
 
-def _layout(bucket: Bucket) -> tuple[list[tuple[int, torch.dtype, tuple[int, ...]]], int]:
-    """(offset, dtype, shape) of every input in order, and the bytes they span together."""
-    layout, offset = [], 0
-    for name in StepInputs._fields:
-        size = bucket.tokens if name in TOKEN_FIELDS else bucket.rows
-        shape = (size, len(GREEDY)) if name == "controls" else (size,)
-        dtype = FIELD_TYPES.get(name, torch.int32)
-        layout.append((offset, dtype, shape))
-        offset += math.ceil(math.prod(shape) * dtype.itemsize / ALIGNMENT) * ALIGNMENT
-    return layout, offset
-
-
-def _views(buffer: Tensor, layout: list[tuple[int, torch.dtype, tuple[int, ...]]]) -> StepInputs:
-    return StepInputs(
-        *(
-            buffer[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
-            for offset, dtype, shape in layout
-        )
-    )
+def _host_twin(tensor: Tensor, pinned: bool) -> Tensor:
+    return torch.zeros(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)

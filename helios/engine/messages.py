@@ -5,15 +5,14 @@ Every struct is plain data; token ids travel as lists, times as seconds.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
+from helios.engine.status import CaptureState, EngineInfo, EngineStats
 from helios.sampling import SamplingParams
 
 
 class AddRequest(msgspec.Struct, tag="add", frozen=True):
-    """A prompt to answer. tokenize_seconds is only carried, so that timings come from one place."""
+    """A prompt to answer. salt: separates prefix-cache users."""
 
     id: str
     prompt: list[int]
@@ -45,7 +44,8 @@ class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
     pass
 
 
-ToEngine = AddRequest | AbortRequest | GetStats | GetCapture | ClearPrefixCache | Shutdown
+Question = GetStats | GetCapture | ClearPrefixCache
+ToEngine = AddRequest | AbortRequest | Question | Shutdown
 
 
 class RequestTimings(msgspec.Struct, frozen=True):
@@ -60,11 +60,24 @@ class RequestTimings(msgspec.Struct, frozen=True):
     time_to_first_token: float = 0.0
 
 
-class RequestOutput(msgspec.Struct, tag="output", frozen=True):
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """The log-probability of a chosen id, by the model's own logits. rank: 1 for the likeliest, 1 more for each id that
+    is likelier. top: the likeliest ids with theirs, as many as were asked for, the likelier and then the lower id first.
+    """
+
+    id: int
+    logprob: float
+    rank: int
+    top: list[tuple[int, float]]
+
+
+class RequestOutput(msgspec.Struct, tag="output", frozen=True, omit_defaults=True):
     """New ids of one request; the last one carries finish_reason ("stop", "length", "abort" or "error").
 
     The id that stopped the request (an end-of-sequence or stop_token_ids id) is the last of `ids` and its
     `stop_id`; it counts as a completion token and is not part of the text.
+    logprobs: one for each of `ids` where the request asked for them, else None. One of these travels for every token of
+    every request, so what says nothing is left out.
     A request that was refused has no ids, finish_reason "error", a sentence, and error_code: "queue_full", "too_long"
     or "bad_request"; "engine" marks a fault of ours.
     """
@@ -77,6 +90,7 @@ class RequestOutput(msgspec.Struct, tag="output", frozen=True):
     error_code: str | None = None
     cached_tokens: int = 0
     timings: RequestTimings | None = None
+    logprobs: list[TokenLogprobs] | None = None
 
 
 class Outputs(msgspec.Struct, tag="outputs", frozen=True):
@@ -93,21 +107,19 @@ class Progress(msgspec.Struct, tag="progress", frozen=True):
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True):
-    """The engine is warm. info: see EngineCore.info()."""
+    """The engine is warm."""
 
-    info: dict[str, Any]
+    info: EngineInfo
 
 
 class StatsReply(msgspec.Struct, tag="stats_reply", frozen=True):
     token: int
-    stats: dict[str, Any]
+    stats: EngineStats
 
 
 class CaptureReply(msgspec.Struct, tag="capture_reply", frozen=True):
-    """capture: see EngineCore.capture()."""
-
     token: int
-    capture: dict[str, Any]
+    capture: CaptureState
 
 
 class PrefixCacheCleared(msgspec.Struct, tag="cleared", frozen=True):
@@ -123,4 +135,5 @@ class Fatal(msgspec.Struct, tag="fatal", frozen=True):
     message: str
 
 
-FromEngine = Outputs | Progress | Ready | StatsReply | CaptureReply | PrefixCacheCleared | Fatal
+Reply = StatsReply | CaptureReply | PrefixCacheCleared
+FromEngine = Outputs | Progress | Ready | Reply | Fatal

@@ -6,21 +6,21 @@ It costs a tuple a tick; names and rounding are left to whoever reads it.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import torch
 
-from helios.engine.runner import Launched
+from capture.ladder import Bucket
+from helios.engine.executor import Launched
+from helios.engine.status import TickEntry
 
 LENGTH = 200
-FIELDS = ("number", "bucket", "tokens", "rows", "seconds", "gap")
 
 
 class TickLog:
     """A ring of the last LENGTH ticks."""
 
     def __init__(self) -> None:
-        self._ticks: deque[tuple[Any, ...]] = deque(maxlen=LENGTH)
+        self._ticks: deque[tuple[int, Bucket, int, int, float, float | None]] = deque(maxlen=LENGTH)
         self._last_ended: float | torch.cuda.Event | None = None
         self.count = 0
         self.last_size = (0, 0)  # tokens and rows of the last tick
@@ -42,9 +42,9 @@ class TickLog:
         """The engine has no work: what passes until the next tick is nobody's waiting time, and that tick has no gap."""
         self._last_ended = None
 
-    def entries(self) -> list[tuple[Any, ...]]:
-        """The last ticks, oldest first, each in the order of FIELDS: plain data, seconds; gap is None after a rest."""
-        return [(number, str(bucket), *rest) for number, bucket, *rest in self._ticks]
+    def entries(self) -> list[TickEntry]:
+        """The last ticks, oldest first."""
+        return [TickEntry(number, str(bucket), *rest) for number, bucket, *rest in self._ticks]
 
 
 def _seconds(began: float | torch.cuda.Event, ended: float | torch.cuda.Event) -> float:

@@ -20,10 +20,14 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from helios.faults import Refusal
+from helios.model.files import refuse_adapter
+
 BUNDLED = {"tiny": "model", "tiny-draft": "draft"}  # name -> folder of the package helios.tiny
 
 _TEXT_FILES = (
     "config.json",
+    "adapter_config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -37,7 +41,7 @@ _WEIGHT_FILES = ("*.safetensors", "model.safetensors.index.json")
 _SUBFOLDERS = "*/*"  # where other formats and original releases live
 
 
-class ModelNotFoundError(ValueError):
+class ModelNotFoundError(Refusal):
     """The model cannot be had; the sentence says why and what would work."""
 
 
@@ -95,6 +99,7 @@ def _commit_of(folder: Path) -> str | None:
 
 
 def _need_config(folder: Path, what: str) -> None:
+    refuse_adapter(folder)
     if not (folder / "config.json").is_file():
         raise ModelNotFoundError(f"{what} {folder} holds no config.json")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from helios.model.config import ModelConfig
+from helios.model.model_config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ def checkpoint_targets(config: ModelConfig) -> dict[str, Target]:
             targets[f"{attention}.q_norm.weight"] = Target(f"{ours}.q_norm.weight", (dim,))
             targets[f"{attention}.k_norm.weight"] = Target(f"{ours}.k_norm.weight", (dim,))
         targets[f"{attention}.o_proj.weight"] = Target(f"{ours}.o.weight", (hidden, q_rows))
+        if config.o_bias:
+            targets[f"{attention}.o_proj.bias"] = Target(f"{ours}.o.bias", (hidden,))
         targets[f"{theirs}.post_attention_layernorm.weight"] = Target(f"{ours}.post_norm.weight", (hidden,))
         targets[f"{mlp}.gate_proj.weight"] = Target(f"{ours}.gate_up.weight", (inter, hidden))
         targets[f"{mlp}.up_proj.weight"] = Target(f"{ours}.gate_up.weight", (inter, hidden), inter)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from helios.model.config import ModelConfig
+from helios.model.model_config import ModelConfig
 from helios.model.rope import rope_table
 
 
@@ -65,6 +65,8 @@ def reference_logits(
         cache.keys[i, start:end], cache.values[i, start:end] = k, v
         attended = attend(q, cache.keys[i, :end], cache.values[i, :end])
         x = x + attended.flatten(1) @ weight(f"{layer}.o.weight").T
+        if config.o_bias:
+            x = x + weight(f"{layer}.o.bias")
         h = rms_norm(x, weight(f"{layer}.post_norm.weight"), config.rms_norm_eps)
         gate, up = (h @ weight(f"{layer}.gate_up.weight").T).chunk(2, dim=-1)
         x = x + (F.silu(gate) * up) @ weight(f"{layer}.down.weight").T

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from helios.model.config import ROPE_KINDS, RopeConfig
+from helios.model.rope_config import ROPE_KINDS, RopeConfig
 
 
 def rope_table(

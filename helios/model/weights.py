@@ -17,8 +17,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from helios.model.checkpoint import CheckpointError, StoredTensor, open_checkpoint
-from helios.model.config import DTYPES, ModelConfig
+from helios.faults import Refusal
+from helios.model.checkpoint import open_checkpoint
+from helios.model.headers import CheckpointError, StoredTensor
+from helios.model.model_config import DTYPES, ModelConfig
 from helios.model.packing import Target, named_parameters, parameter_count
 
 __all__ = [
@@ -145,10 +147,10 @@ def checkpoint_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
 
 
 def check_device_memory(needed_bytes: int, free_bytes: int, headroom_ratio: float) -> None:
-    """Raises ValueError with the numbers unless the weights and headroom_ratio of them more fit into the free memory."""
+    """Raises Refusal with the numbers unless the weights and headroom_ratio of them more fit into the free memory."""
     wanted = needed_bytes * (1 + headroom_ratio)
     if wanted > free_bytes:
-        raise ValueError(
+        raise Refusal(
             f"the weights need {_gib(needed_bytes)}, with weight_headroom_ratio {headroom_ratio:g} {_gib(wanted)}, "
             f"but the device has {_gib(free_bytes)} free: free {_gib(wanted - free_bytes)} of it, lower "
             f"weight_headroom_ratio, or use a smaller model or dtype"

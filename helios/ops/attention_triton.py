@@ -52,9 +52,9 @@ def _fold(scores, values, best, total, acc):
     return peak, total, acc
 
 
-@triton.jit(do_not_specialize=["rows", "table_width"])
+@triton.jit(do_not_specialize=["rows", "table_stride"])
 def _chunk_kernel(
-    q, k_pool, v_pool, page_table, seats, starts, counts, contexts, out, rows, table_width, scale_log2,
+    q, k_pool, v_pool, page_table, seats, query_start_loc, query_lens, context_lens, out, rows, table_stride, scale_log2,
     heads: tl.constexpr, kv_heads: tl.constexpr, head_dim: tl.constexpr, page_size: tl.constexpr,
     block_q: tl.constexpr, block_n: tl.constexpr, group_pad: tl.constexpr,
 ):  # fmt: skip
@@ -64,22 +64,22 @@ def _chunk_kernel(
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # late blocks see the longest context: start them first
     head = tl.program_id(1)
 
-    # Row r owns the blocks from starts[r] // block_q + r on: monotone in r, so a binary search finds the row.
+    # Row r owns the blocks from query_start_loc[r] // block_q + r on: monotone in r, so a binary search finds the row.
     low = 0
     high = rows
     while high - low > 1:
         middle = (low + high) // 2
-        if tl.load(starts + middle) // block_q + middle <= block:
+        if tl.load(query_start_loc + middle) // block_q + middle <= block:
             low = middle
         else:
             high = middle
-    start = tl.load(starts + low)
-    count = tl.load(counts + low)
+    start = tl.load(query_start_loc + low)
+    count = tl.load(query_lens + low)
     first = (block - (start // block_q + low)) * block_q  # of this block's queries within the row
     if (count < 2) | (first >= count):
         return
-    context = tl.load(contexts + low)
-    page_row = page_table + tl.load(seats + low).to(tl.int64) * table_width
+    context = tl.load(context_lens + low)
+    page_row = page_table + tl.load(seats + low).to(tl.int64) * table_stride
 
     member = tl.arange(0, block_m)
     query = first + member // group_pad
@@ -114,9 +114,9 @@ def _chunk_kernel(
     tl.store(out + address, (acc / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
 
 
-@triton.jit(do_not_specialize=["table_width", "splits"])
+@triton.jit(do_not_specialize=["table_stride", "splits"])
 def _token_kernel(
-    q, k_pool, v_pool, page_table, seats, starts, counts, contexts, out, partial, partial_stats, table_width, scale_log2,
+    q, k_pool, v_pool, page_table, seats, query_start_loc, query_lens, context_lens, out, partial, partial_stats, table_stride, scale_log2,
     splits, heads: tl.constexpr, kv_heads: tl.constexpr, head_dim: tl.constexpr, page_size: tl.constexpr,
     block_n: tl.constexpr, group_pad: tl.constexpr,
 ):  # fmt: skip
@@ -125,16 +125,16 @@ def _token_kernel(
     row = tl.program_id(0)
     head = tl.program_id(1)
     split = tl.program_id(2)
-    if tl.load(counts + row) != 1:
+    if tl.load(query_lens + row) != 1:
         return
-    context = tl.load(contexts + row)
+    context = tl.load(context_lens + row)
     span = tl.cdiv(tl.cdiv(context, splits), block_n) * block_n
     begin = split * span
     if begin >= context:
         return
     end = tl.minimum(begin + span, context)
-    token = tl.load(starts + row).to(tl.int64)
-    page_row = page_table + tl.load(seats + row).to(tl.int64) * table_width
+    token = tl.load(query_start_loc + row).to(tl.int64)
+    page_row = page_table + tl.load(seats + row).to(tl.int64) * table_stride
 
     member = tl.arange(0, group_pad)
     real = member < group
@@ -162,15 +162,15 @@ def _token_kernel(
 
 @triton.jit(do_not_specialize=["splits"])
 def _merge_kernel(
-    starts, counts, contexts, out, partial, partial_stats, splits,
+    query_start_loc, query_lens, context_lens, out, partial, partial_stats, splits,
     heads: tl.constexpr, head_dim: tl.constexpr, block_n: tl.constexpr, max_splits: tl.constexpr,
 ):  # fmt: skip
     """Program (r, h) merges the splits of row r and query head h, weighted by their log-sum-exp."""
     row = tl.program_id(0)
     head = tl.program_id(1)
-    if tl.load(counts + row) != 1:
+    if tl.load(query_lens + row) != 1:
         return
-    context = tl.load(contexts + row)
+    context = tl.load(context_lens + row)
     span = tl.cdiv(tl.cdiv(context, splits), block_n) * block_n
     split = tl.arange(0, max_splits)
     used = (split < splits) & (split * span < context)
@@ -180,7 +180,7 @@ def _merge_kernel(
     weights = tl.exp2(stats - tl.max(stats, 0))
     parts = tl.load(partial + slot[:, None] * head_dim + dims[None, :], mask=used[:, None], other=0.0)
     merged = tl.sum(parts * weights[:, None], 0) / tl.sum(weights, 0)
-    token = tl.load(starts + row).to(tl.int64)
+    token = tl.load(query_start_loc + row).to(tl.int64)
     tl.store(out + (token * heads + head) * head_dim + dims, merged.to(out.dtype.element_ty))
 
 
@@ -205,9 +205,9 @@ def attend(
     v_pool: Tensor,
     page_table: Tensor,
     seats: Tensor,
-    starts: Tensor,
-    counts: Tensor,
-    contexts: Tensor,
+    query_start_loc: Tensor,
+    query_lens: Tensor,
+    context_lens: Tensor,
     scale: float,
     *,
     chunk_tile: tuple[int, int, int, int] | None = None,
@@ -216,7 +216,7 @@ def attend(
     """See paged_attention. chunk_tile: query rows, keys, warps, stages; token_tile: keys, warps, stages; None: default_tiles."""
     tokens, heads, head_dim = q.shape
     _, page_size, kv_heads, _ = k_pool.shape
-    rows, table_width = seats.shape[0], page_table.shape[1]
+    rows, table_width, table_stride = seats.shape[0], page_table.shape[1], page_table.stride(0)
     q = q.contiguous()
     out = torch.empty_like(q)
     group_pad = triton.next_power_of_2(heads // kv_heads)
@@ -225,7 +225,7 @@ def attend(
         block_m, block_n, warps, stages = chunk_tile or default_chunk
         block_q = max(block_m // group_pad, 1)
         _chunk_kernel[(tokens // block_q + rows, kv_heads)](
-            q, k_pool, v_pool, page_table, seats, starts, counts, contexts, out, rows, table_width, scale * LOG2E,
+            q, k_pool, v_pool, page_table, seats, query_start_loc, query_lens, context_lens, out, rows, table_stride, scale * LOG2E,
             heads, kv_heads, head_dim, page_size, block_q, block_n, group_pad, num_warps=warps, num_stages=stages,
         )  # fmt: skip
     block_n, warps, stages = token_tile or default_token
@@ -239,15 +239,15 @@ def attend(
         torch.empty(rows * heads * splits, dtype=torch.float32, device=q.device) if splits > 1 else out
     )
     _token_kernel[(rows, kv_heads, splits)](
-        q, k_pool, v_pool, page_table, seats, starts, counts, contexts, out, partial, partial_stats, table_width,
+        q, k_pool, v_pool, page_table, seats, query_start_loc, query_lens, context_lens, out, partial, partial_stats, table_stride,
         scale * LOG2E, splits, heads, kv_heads, head_dim, page_size, block_n, max(16, group_pad),
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     if splits > 1:
         _merge_kernel[(rows, heads)](
-            starts,
-            counts,
-            contexts,
+            query_start_loc,
+            query_lens,
+            context_lens,
             out,
             partial,
             partial_stats,

@@ -79,8 +79,8 @@ def choose_tile(rows: int, n_size: int, k_size: int) -> tuple[int, int, int, int
     return (64, 128, 4, 4, 4) if few else (64, 128, 2, 4, 5)
 
 
-def skinny_linear(x: Tensor, weight: Tensor, tile: tuple[int, int, int, int, int]) -> Tensor:
-    """x: [tokens <= MAX_ROWS, in], rows contiguous. weight: [out, in], contiguous. Returns [tokens, out].
+def skinny_linear(x: Tensor, weight: Tensor, out: Tensor, tile: tuple[int, int, int, int, int]) -> None:
+    """x: [tokens <= MAX_ROWS, in], rows contiguous. weight: [out, in], contiguous. Writes out [tokens, out], contiguous.
 
     tile: block_n, block_k, splits, warps, stages, as from choose_tile.
     """
@@ -93,10 +93,8 @@ def skinny_linear(x: Tensor, weight: Tensor, tile: tuple[int, int, int, int, int
     if tiles > MAX_TILES:
         splits = 1
     block_m = max(16, triton.next_power_of_2(rows))
-    out = torch.empty(rows, n_size, dtype=x.dtype, device=x.device)
     partial = torch.empty(rows * n_size * splits, dtype=torch.float32, device=x.device) if splits > 1 else out
     _kernel[(tiles, splits)](
         x, weight, out, partial, _arrivals(x.device), rows, n_size, k_size, x.stride(0),
         block_m, block_n, block_k, splits, num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    return out

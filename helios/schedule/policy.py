@@ -27,7 +27,7 @@ def share_budget(
     prompts: admitted and not wholly computed, in order of admission. waiting: not admitted, in order of arrival.
     admit: admits the head of `waiting` and returns it, or returns None if it has to wait (for pages or a seat).
     renew: looks up once more, just before its first chunk, a prompt that was admitted in an earlier tick; it may
-    raise `computed`. budget: tokens left in the tick, at least 1. now, aging: seconds.
+    raise `num_computed_tokens`. budget: tokens left in the tick, at least 1. now, aging: seconds.
     Resets `waiting_since` of the aged prompts that got a chunk.
     """
     shares: list[tuple[Request, int]] = []
@@ -75,4 +75,4 @@ def share_budget(
 
 
 def _left(request: Request) -> int:
-    return len(request.prompt) - request.computed
+    return len(request.prompt) - request.num_computed_tokens

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+from helios.faults import Refusal
 from helios.schedule.request import Request
 
 
-class QueueFull(Exception):  # noqa: N818 - reads as what happened
+class QueueFull(Refusal):
     """The waiting queue is full; the same request may be accepted a little later."""
 
 
-class NeverFits(ValueError):  # noqa: N818 - reads as what happened
+class NeverFits(Refusal):
     """The request is larger than this engine can ever hold; waiting would not help."""
 
 
-def pages_for(request: Request, page_size: int) -> int:
-    """Pages that hold the prompt and the longest possible output."""
-    return -(-(len(request.prompt) + request.max_new) // page_size)
-
-
 def refuse_what_cannot_run(request: Request, max_model_len: int, page_size: int, total_pages: int) -> None:
-    """Raise NeverFits for a request that is too large even alone, ValueError for one that makes no sense."""
+    """Raise NeverFits for a request that is too large even alone, Refusal for one that makes no sense."""
     if not request.prompt:
-        raise ValueError("the prompt has no tokens; it must have at least 1")
+        raise Refusal("the prompt has no tokens; it must have at least 1", field="prompt")
     if request.max_new < 1:
-        raise ValueError(f"max_new must be at least 1, got {request.max_new}")
+        raise Refusal(f"max_new must be at least 1, got {request.max_new}", field="max_tokens")
     sizes = f"a prompt of {len(request.prompt)} tokens and {request.max_new} new ones"
-    length, pages = len(request.prompt) + request.max_new, pages_for(request, page_size)
+    length = len(request.prompt) + request.max_new
+    pages = -(-length // page_size)
     if length > max_model_len:
         raise NeverFits(
             f"{sizes} make {length}, and the model's context holds {max_model_len}; "

@@ -1,6 +1,7 @@
 """Request: one prompt on its way through the engine, and everything the scheduler knows about it.
 
-Counters move when a tick is planned, ids arrive when it is read back, so with one tick in flight they differ by one.
+num_computed_tokens moves when a tick is planned, as if each row yielded all it may, and is corrected when it is read back;
+so while a tick is in flight it is ahead of `output`, and an upper bound of what the device has.
 """
 
 from __future__ import annotations
@@ -43,17 +44,24 @@ class Request:
     salt: str = ""
     state: State = State.WAITING
     seat: int = -1  # row of the device tables while RUNNING, -1 otherwise
-    pages: list[int] = field(default_factory=list)  # pages in order of position, shared ones first
-    computed: int = 0  # tokens whose KV is written or planned to be, cached ones included
-    cached: int = 0  # prompt tokens found in the prefix cache at admission
-    promised: int = 0  # sampled ids asked for by planned ticks; len(output) catches up at read-back
+    num_computed_tokens: int = 0  # tokens whose KV is written or planned to be, cached ones included
+    num_cached_tokens: int = 0  # prompt tokens found in the prefix cache before the first chunk
     output: list[int] = field(default_factory=list)
     waiting_since: float = 0.0  # start of the current wait for a chunk; reset when an aged prompt gets one
     finish_reason: str | None = None  # "stop", "length", "abort" or "error"
     stop_id: int | None = None  # the id that ended it, when finish_reason is "stop"
     error: str | None = None
     timings: Timings = field(default_factory=Timings)
+    last_position: int = field(init=False)  # of the longest output's last id, which is never computed
+
+    def __post_init__(self) -> None:
+        self.last_position = len(self.prompt) + self.max_new - 1
+
+    @property
+    def promised(self) -> int:
+        """Most ids that the planned ticks yield; it and len(output) meet at read-back."""
+        return max(0, self.num_computed_tokens - len(self.prompt) + 1)
 
     @property
     def prefilling(self) -> bool:
-        return self.computed < len(self.prompt)
+        return self.num_computed_tokens < len(self.prompt)

@@ -28,7 +28,7 @@ from helios.server.replies import (
     Usage,
     event,
 )
-from helios.text.deltas import ToolCallDelta
+from helios.text.deltas import Answer, ToolCallDelta
 
 
 @dataclass(frozen=True)
@@ -43,23 +43,23 @@ class Heading:
 def usage_of(job: Job, generations: Iterable[Generation]) -> Usage:
     generations = list(generations)
     prompt = len(job.prompt)
-    completion = sum(g.pipeline.ids_consumed for g in generations)
+    completion = sum(len(g.answer.ids) for g in generations)
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=prompt + completion,
         # The choices share one prompt, so what the first found in the cache is what the request found.
-        prompt_tokens_details=PromptDetails(cached_tokens=generations[0].cached_tokens),
-        completion_tokens_details=CompletionDetails(sum(g.pipeline.reasoning_ids for g in generations)),
+        prompt_tokens_details=PromptDetails(cached_tokens=generations[0].answer.cached_tokens),
+        completion_tokens_details=CompletionDetails(sum(g.answer.reasoning_ids for g in generations)),
     )
 
 
 def timings_of(job: Job, generations: Iterable[Generation]) -> TimingsReply:
     """See TimingsReply: of each span the longest that any choice had."""
     generations = list(generations)
-    parts = [g.timings for g in generations]
+    parts = [g.answer.timings for g in generations]
     decode_wall = max(t.decode_wall for t in parts)
-    decoded = sum(max(g.pipeline.ids_consumed - 1, 0) for g in generations)
+    decoded = sum(max(len(g.answer.ids) - 1, 0) for g in generations)
     return TimingsReply(
         tokenize=job.tokenize_seconds,
         queue=max(t.queue for t in parts),
@@ -70,7 +70,7 @@ def timings_of(job: Job, generations: Iterable[Generation]) -> TimingsReply:
         cache_store=max(t.cache_store for t in parts),
         time_to_first_token=max(g.first_token or 0.0 for g in generations),
         tokens_per_second=decoded / decode_wall if decode_wall > 0 else 0.0,
-        cache_hit_rate=generations[0].cached_tokens / len(job.prompt),
+        cache_hit_rate=generations[0].answer.cached_tokens / len(job.prompt),
     )
 
 
@@ -89,11 +89,11 @@ async def completion(heading: Heading, job: Job, generations: Generations) -> Co
 
 
 def _choice(generation: Generation) -> Choice:
-    reasoning, content, calls = generation.take()
+    said = Answer.of(generation.answer.take())
     message = MessageReply(
-        content=content if content or not calls else None,
-        reasoning_content=reasoning or UNSET,
-        tool_calls=[_call(call, in_stream=False) for call in calls] or UNSET,
+        content=said.content if said.content or not said.tool_calls else None,
+        reasoning_content=said.reasoning or UNSET,
+        tool_calls=[_call(call, in_stream=False) for call in said.tool_calls] or UNSET,
     )
     return Choice(index=generation.index, message=message, finish_reason=generation.finish_reason)
 
@@ -155,10 +155,10 @@ async def events(
 
 
 def _deltas(generation: Generation) -> Iterator[Delta]:
-    reasoning, content, calls = generation.take()
-    if reasoning:
-        yield Delta(reasoning_content=reasoning)
-    if content:
-        yield Delta(content=content)
-    if calls:
-        yield Delta(tool_calls=[_call(call, in_stream=True) for call in calls])
+    said = Answer.of(generation.answer.take())
+    if said.reasoning:
+        yield Delta(reasoning_content=said.reasoning)
+    if said.content:
+        yield Delta(content=said.content)
+    if said.tool_calls:
+        yield Delta(tool_calls=[_call(call, in_stream=True) for call in said.tool_calls])

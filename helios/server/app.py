@@ -12,13 +12,13 @@ from starlette.middleware.cors import CORSMiddleware
 from helios.config import ServerConfig
 from helios.server import errors
 from helios.server.access import KeyGuard
-from helios.server.capture import capture_router
+from helios.server.app_state import ServerState
+from helios.server.capture_page import capture_router
 from helios.server.chat import chat_router
 from helios.server.engine_port import Engine
 from helios.server.health import SILENCE_LIMIT, Pulse, health_router
 from helios.server.models import models_router
 from helios.server.prompts import ModelText
-from helios.server.state import ServerState
 
 
 def create_app(

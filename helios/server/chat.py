@@ -10,20 +10,19 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 
+from helios.answer import AnswerStream
 from helios.engine.messages import AddRequest
+from helios.sampling import params_of_choice
 from helios.server.answers import Heading, completion, events
+from helios.server.app_state import ServerState
 from helios.server.body import read_json_body
 from helios.server.generation import Generation, Generations
-from helios.server.params import seed_of_choice
 from helios.server.prompts import Job, ModelText, prepare
 from helios.server.protocol import ChatRequest
 from helios.server.replies import Usage, to_json
-from helios.server.state import ServerState
 from helios.server.streaming import EventStream, unless_gone
-from helios.text.pipeline import OutputPipeline
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ def chat_router(state: ServerState) -> APIRouter:
     def on_close(generation: Generation) -> None:
         state.metrics.count(generation.outcome, generation.refusal, generation.first_token)
         if state.config.log_prompts and state.text is not None:
-            decode, ids = state.text.tokenizer.decode, generation.ids
+            decode, ids = state.text.tokenizer.decode, generation.answer.ids
             log.info("%s prompt: %r", generation.request.id, decode(generation.request.prompt, False))
             log.info("%s answer: %r", generation.request.id, decode(ids, False))
 
@@ -57,7 +56,7 @@ def chat_router(state: ServerState) -> APIRouter:
         text = state.ready_text()
         body = await read_json_body(http, state.config.max_body_bytes)
         arrived = time.monotonic()
-        about = (body, text, state.config, state.names, state.engine.info["max_model_len"])
+        about = (body, text, state.config, state.names, state.engine.info.max_model_len)
         job = prepare(*about) if len(body) <= INLINE_BYTES else await asyncio.to_thread(prepare, *about)
         heading = Heading(
             f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), job.request.model or state.names[0]
@@ -78,10 +77,10 @@ def chat_router(state: ServerState) -> APIRouter:
 
 
 def _generation(heading: Heading, job: Job, text: ModelText, index: int, arrived: float) -> Generation:
-    params = msgspec.structs.replace(job.params, seed=seed_of_choice(job.params.seed, index))
+    params = params_of_choice(job.params, index)
     request = AddRequest(f"{heading.id}-{index}", job.prompt, params, job.request.cache_salt or "")
-    pipeline = OutputPipeline(text.tokenizer, params, thinking=job.thinking, tools=job.tools)
-    return Generation(index, request, pipeline, arrived)
+    answer = AnswerStream(text.tokenizer, params, thinking=job.thinking, tools=job.tools)
+    return Generation(index, request, answer, arrived)
 
 
 async def _whole(state: ServerState, heading: Heading, job: Job, generations: Generations) -> bytes:

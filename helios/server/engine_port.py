@@ -6,25 +6,25 @@ The engine client fulfils it over a socket; tests fulfil it with a script.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from helios.engine.messages import AddRequest, RequestOutput
+from helios.engine.status import CaptureState, EngineInfo, EngineStats, StartupProgress
 
 EngineState = Literal["starting", "ready", "draining", "dead"]
 
 
 class Engine(Protocol):
-    """progress: what start-up is doing, plain data for /health. info: EngineCore.info() once ready.
-    dead_reason: a sentence, once dead."""
+    """progress: what start-up is doing. info: None until it is ready. dead_reason: a sentence, once dead."""
 
     @property
     def state(self) -> EngineState: ...
 
     @property
-    def progress(self) -> dict[str, Any]: ...
+    def progress(self) -> StartupProgress: ...
 
     @property
-    def info(self) -> dict[str, Any] | None: ...
+    def info(self) -> EngineInfo | None: ...
 
     @property
     def dead_reason(self) -> str | None: ...
@@ -33,12 +33,12 @@ class Engine(Protocol):
         """Outputs of one request, the last with a finish_reason. Closing the generator early aborts the request."""
         ...
 
-    async def stats(self, timeout: float) -> dict[str, Any]:
-        """EngineCore.stats(). Raises TimeoutError after `timeout` seconds, RuntimeError when there is no engine to ask."""
+    async def stats(self, timeout: float) -> EngineStats:
+        """Raises TimeoutError after `timeout` seconds, RuntimeError when there is no engine to ask."""
         ...
 
-    async def capture(self, timeout: float) -> dict[str, Any]:
-        """EngineCore.capture(). Raises as stats() does."""
+    async def capture(self, timeout: float) -> CaptureState:
+        """Raises as stats() does."""
         ...
 
     async def clear_prefix_cache(self) -> int:

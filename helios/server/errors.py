@@ -89,10 +89,9 @@ def from_validation(error: Mapping[str, Any]) -> ApiError:
         return bad_request(f"The body is not valid JSON: {error['ctx']['error']}.")
     context = error.get("ctx", {})
     if kind == "value_error":
-        reason = str(context["error"])
-        if reason.startswith("["):  # our own validators go on with the path
-            step, _, reason = reason.partition(" ")
-            path += step
+        refusal = context["error"]  # by one of our own validators; its field goes on with the path
+        path += refusal.field or ""
+        reason = str(refusal)
     elif kind == "literal_error":
         reason = f"must be {context['expected']}"
     elif kind in ("too_short", "string_too_short"):

@@ -7,93 +7,60 @@ work at once, and what a slow client has not taken is held as at most one answer
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Self
 
-import msgspec
-
-from helios.engine.messages import AddRequest, RequestOutput, RequestTimings
+from helios.answer import AnswerStream
+from helios.engine.messages import AddRequest, RequestOutput
 from helios.server.engine_port import Engine
 from helios.server.errors import ApiError, bad_request, log_fault, unavailable
-from helios.text.deltas import ContentDelta, Delta, ReasoningDelta, ToolCallDelta
-from helios.text.pipeline import OutputPipeline
 
 REFUSALS = ("queue_full", "too_long", "bad_request")
 
 
 class Generation:
-    """index: of the choice it becomes. finish_reason: what the client is told, set once all deltas are here.
-    error: set instead when it failed. first_token: seconds since `arrived`, None before it."""
+    """index: of the choice it becomes. answer: what the engine has said so far, and how it ended.
+    error: what the client is told instead when it failed, whether in the engine or on this side of it."""
 
-    def __init__(self, index: int, request: AddRequest, pipeline: OutputPipeline, arrived: float) -> None:
+    def __init__(self, index: int, request: AddRequest, answer: AnswerStream, arrived: float) -> None:
+        """arrived: when the request did, on the monotonic clock."""
         self.index = index
         self.request = request
-        self.pipeline = pipeline
-        self.finish_reason: str | None = None
+        self.answer = answer
         self.error: ApiError | None = None
-        self.first_token: float | None = None
-        self.ids: list[
-            int
-        ] = []  # as the engine sent them; those after a stop string are not part of the answer
-        self.cached_tokens = 0
         self.outcome = "abort"  # why it ended, in the engine's words; stands if nobody waited for the end
         self.refusal: str | None = None  # the code of an engine that did not accept it
-        self._deltas: list[Delta] = []
         self._arrived = arrived
-        self._timings: RequestTimings | None = None
-        self._last_token = 0.0
 
     @property
     def ended(self) -> bool:
-        return self.finish_reason is not None or self.error is not None
+        return self.error is not None or self.answer.ended
 
     @property
-    def timings(self) -> RequestTimings:
-        """The engine's, as far as it told; the wall time of decoding is measured here where a stop string cut it short."""
-        timings = self._timings or RequestTimings()
-        if timings.decode_wall or self.first_token is None:
-            return timings
-        return msgspec.structs.replace(timings, decode_wall=self._last_token - self.first_token)
+    def finish_reason(self) -> str | None:
+        """What the client is told, once all of the answer is here."""
+        return None if self.error is not None else self.answer.finish_reason
+
+    @property
+    def first_token(self) -> float | None:
+        """Seconds from the request's arrival to its first token."""
+        return None if self.answer.first_token is None else self.answer.first_token - self._arrived
 
     def accept(self, output: RequestOutput) -> None:
         """Take the engine's next output. What follows the end is ignored."""
         if self.ended:
             return
-        self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
-        self._timings = output.timings or self._timings
-        if output.ids:
-            self._last_token = time.monotonic() - self._arrived
-            if self.first_token is None:
-                self.first_token = self._last_token
-        self.ids += output.ids
-        self._deltas += self.pipeline.push(output.ids, output.stop_id)
-        if self.pipeline.stopped_by is not None:
-            self._finish("stop")
-        elif output.finish_reason in ("stop", "length"):
-            self._finish(output.finish_reason)
-        elif output.finish_reason is not None:
+        self.answer.push(output)
+        if self.answer.outcome in ("abort", "error"):
             self.refusal = output.error_code if output.error_code in REFUSALS else None
-            self.fail(_error_of(output), outcome=output.finish_reason)
+            self.error = _error_of(output)
+        self.outcome = self.answer.outcome or self.outcome
 
-    def fail(self, error: ApiError, outcome: str = "error") -> None:
+    def fail(self, error: ApiError) -> None:
+        """End it with a fault of the server's own."""
         if not self.ended:
-            self.error, self.outcome = error, outcome
-
-    def take(self) -> tuple[str, str, list[ToolCallDelta]]:
-        """(reasoning, content, tool calls) since the last take, each joined."""
-        deltas, self._deltas = self._deltas, []
-        return (
-            "".join(d.text for d in deltas if isinstance(d, ReasoningDelta)),
-            "".join(d.text for d in deltas if isinstance(d, ContentDelta)),
-            [d for d in deltas if isinstance(d, ToolCallDelta)],
-        )
-
-    def _finish(self, reason: str) -> None:
-        self._deltas += self.pipeline.finish(reason)
-        self.outcome = reason
-        self.finish_reason = self.pipeline.finish_reason(reason)
+            self.error, self.outcome = error, "error"
 
 
 class Generations:

@@ -11,12 +11,14 @@ import logging
 import time
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Response
 from starlette.responses import JSONResponse
 
+from helios.engine.status import EngineStats
 from helios.server import metrics
+from helios.server.app_state import ServerState
 from helios.server.errors import ApiError
-from helios.server.state import ServerState
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ class Pulse:
         self._state = state
         self.limit = limit
         self._question: asyncio.Task[None] | None = None
-        self._stats: dict[str, Any] | None = None
+        self._stats: EngineStats | None = None
         self._silent = False
 
     @property
@@ -40,7 +42,7 @@ class Pulse:
         """Whether the engine has left a question unanswered for longer than the limit."""
         return self._silent
 
-    async def stats(self) -> dict[str, Any] | None:
+    async def stats(self) -> EngineStats | None:
         """A snapshot, fresh if the engine answers soon, else the last one; None if there is none or it is stuck."""
         if self._state.engine.state not in ("ready", "draining"):
             return None
@@ -100,7 +102,7 @@ def health_router(state: ServerState, pulse: Pulse) -> APIRouter:
         stats = await pulse.stats()
         if stats is None:
             raise ApiError(503, "The engine does not answer.", code="engine_stuck")
-        return {key: value for key, value in stats.items() if key in _CACHE_KEYS}
+        return {key: value for key, value in msgspec.to_builtins(stats).items() if key in _CACHE_KEYS}
 
     @router.delete("/internal/cache")
     @router.post("/internal/cache")
@@ -123,7 +125,8 @@ async def _health(state: ServerState, pulse: Pulse) -> dict[str, Any]:
     if engine.state == "dead":
         return {"status": "dead", "reason": engine.dead_reason}
     if engine.state == "starting" or state.text is None:
-        return {"status": "starting", "uptime": round(time.time() - state.created, 1), **engine.progress}
+        uptime = round(time.time() - state.created, 1)
+        return {"status": "starting", "uptime": uptime, **msgspec.to_builtins(engine.progress)}
     if state.draining or engine.state == "draining":
         return {"status": "draining", "open_requests": len(state.open)}
     stats = await pulse.stats()
@@ -131,14 +134,15 @@ async def _health(state: ServerState, pulse: Pulse) -> dict[str, Any]:
         return {"status": "dead", "reason": engine.dead_reason}
     if pulse.silent:
         return {"status": "stuck", "reason": f"the engine has not answered for {pulse.limit:g} s"}
-    info = {key: value for key, value in (engine.info or {}).items() if key != "path"}
-    return {"status": "ok", **degradation(stats), **info, "scheduler": stats}
+    info = msgspec.to_builtins(engine.info)
+    del info["path"]  # of this machine, and no client's business
+    return {"status": "ok", **degradation(stats), **info, "scheduler": msgspec.to_builtins(stats)}
 
 
-def degradation(stats: dict[str, Any] | None) -> dict[str, Any]:
+def degradation(stats: EngineStats | None) -> dict[str, Any]:
     """degraded: whether something happened in service that warm-up should have made impossible; requests are still
     answered. late: which, and how often; /internal/capture has reasons."""
-    counts = (stats or {}).get("capture", {})
-    degraded = bool((stats or {}).get("degraded", False))
-    late = {name: count for name, count in counts.items() if count} if degraded else {}
-    return {"degraded": degraded, **({"late": late} if late else {})}
+    if stats is None or not stats.degraded:
+        return {"degraded": False}
+    late = stats.capture.found()
+    return {"degraded": True, **({"late": late} if late else {})}

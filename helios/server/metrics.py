@@ -8,7 +8,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+
+from helios.engine.status import EngineStats
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FINISH_REASONS = ("stop", "length", "abort", "error")
@@ -61,7 +62,7 @@ class Metrics:
         self.prompt_tokens += prompt_tokens
         self.generation_tokens += completion_tokens
 
-    def render(self, stats: Mapping[str, Any] | None) -> str:
+    def render(self, stats: EngineStats | None) -> str:
         """stats: the engine's snapshot, None when it did not answer (its gauges are then absent, not zero)."""
         lines: list[str] = []
 
@@ -71,13 +72,9 @@ class Metrics:
             lines.extend(f"helios_{name}{labels} {value}" for labels, value in samples.items())
 
         metric("engine_up", "gauge", "1 when the engine answers.", {"": int(stats is not None)})
-        for name, (key, help_text) in _ENGINE_GAUGES.items():
-            if stats is not None and key in stats:
-                metric(name, "gauge", help_text, {"": stats[key]})
-        for name, (kind, read, help_text) in _CAPTURE_METRICS.items():
-            value = None if stats is None else read(stats)
-            if value is not None:
-                metric(name, kind, help_text, {"": value})
+        for name, (kind, read, help_text) in _ENGINE_METRICS.items():
+            if stats is not None:
+                metric(name, kind, help_text, {"": read(stats)})
         metric(
             "prompt_tokens_total", "counter", "Prompt tokens of answered requests.", {"": self.prompt_tokens}
         )
@@ -107,54 +104,50 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
 
-# name: (key of EngineCore.stats(), help)
-_ENGINE_GAUGES = {
-    "requests_running": ("running", "Requests that have a seat."),
-    "requests_waiting": ("waiting", "Requests in the queue."),
-    "kv_pages_used": ("pages_owned", "KV pages that open requests hold."),
-    "kv_pages_cached": ("pages_cached", "KV pages that only the prefix cache holds."),
-    "kv_pages_free": ("pages_free", "KV pages that nobody holds."),
-}
-
-# name: (kind, what reads it from EngineCore.stats(), help). Counters start anew with each engine process.
-_CAPTURE_METRICS: dict[str, tuple[str, Callable[[Mapping[str, Any]], float | None], str]] = {
+# name: (kind, what reads it, help). Counters start anew with each engine process.
+_ENGINE_METRICS: dict[str, tuple[str, Callable[[EngineStats], float], str]] = {
+    "requests_running": ("gauge", lambda stats: stats.running, "Requests that have a seat."),
+    "requests_waiting": ("gauge", lambda stats: stats.waiting, "Requests in the queue."),
+    "kv_pages_used": ("gauge", lambda stats: stats.pages_owned, "KV pages that open requests hold."),
+    "kv_pages_cached": (
+        "gauge",
+        lambda stats: stats.pages_cached,
+        "KV pages that only the prefix cache holds.",
+    ),
+    "kv_pages_free": ("gauge", lambda stats: stats.pages_free, "KV pages that nobody holds."),
     "degraded": (
         "gauge",
-        lambda stats: int(stats["degraded"]) if "degraded" in stats else None,
+        lambda stats: int(stats.degraded),
         "1 when something compiled, ran eagerly or moved in service.",
     ),
     "late_compilations_total": (
         "counter",
-        lambda stats: _late(stats, "late_compilations"),
+        lambda stats: stats.capture.late_compilations,
         "Compilations after the seal.",
     ),
     "late_kernels_total": (
         "counter",
-        lambda stats: _late(stats, "late_kernels"),
+        lambda stats: stats.capture.late_kernels,
         "Triton kernels built after the seal.",
     ),
     "eager_steps_total": (
         "counter",
-        lambda stats: _late(stats, "eager_steps"),
+        lambda stats: stats.capture.eager_steps,
         "Steps of a compiled engine that ran uncompiled.",
     ),
     "moved_buffers_total": (
         "counter",
-        lambda stats: _late(stats, "moved_buffers"),
+        lambda stats: stats.capture.moved_buffers,
         "Static buffers found at another address.",
     ),
-    "ticks_total": ("counter", lambda stats: stats.get("ticks"), "Steps of the model."),
-    "graph_replays_total": ("counter", lambda stats: stats.get("graph_replays"), "Replays of CUDA graphs."),
+    "ticks_total": ("counter", lambda stats: stats.ticks, "Steps of the model."),
+    "graph_replays_total": ("counter", lambda stats: stats.graph_replays, "Replays of CUDA graphs."),
     "padding_ratio": (
         "gauge",
-        lambda stats: stats.get("padding_waste"),
+        lambda stats: stats.padding_waste,
         "Part of the computed tokens that was padding.",
     ),
 }
-
-
-def _late(stats: Mapping[str, Any], name: str) -> int | None:
-    return stats.get("capture", {}).get(name)
 
 
 def _labelled(label: str, counts: Mapping[str, float]) -> dict[str, float]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from helios.server.app_state import ServerState
 from helios.server.prompts import unknown_model
-from helios.server.state import ServerState
 
 
 def models_router(state: ServerState) -> APIRouter:
@@ -16,7 +16,7 @@ def models_router(state: ServerState) -> APIRouter:
     def card(name: str) -> dict[str, Any]:
         about = {"id": name, "object": "model", "created": state.created, "owned_by": "helios"}
         info = state.engine.info
-        return about if info is None else about | {"max_model_len": info["max_model_len"]}
+        return about if info is None else about | {"max_model_len": info.max_model_len}
 
     @router.get("/v1/models")
     async def list_models() -> dict[str, Any]:

@@ -5,7 +5,6 @@ A field that changes the answer is honoured or refused; one that cannot be known
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 from collections.abc import Iterable, Iterator
@@ -13,7 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from helios.sampling import MAX_SEED, SamplingParams
+from helios.faults import Refusal
+from helios.sampling import SamplingParams, params_over
 from helios.server.errors import ApiError, bad_request
 from helios.server.protocol import ChatRequest, ToolSpec
 from helios.text.defaults import SamplingDefaults
@@ -61,8 +61,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 # Labels and hints that OpenAI accepts and that could not change an answer here.
 HARMLESS = frozenset({"user", "metadata", "store", "safety_identifier", "prompt_cache_key"})
 
-_LARGEST_TOP_K = 2**31 - 1
-
 
 def refuse_unsupported(request: ChatRequest) -> None:
     """Raises ApiError 400 for the first field that asks for something this server does not do."""
@@ -103,29 +101,26 @@ def sampling_params(
     """The request's values, else the model's defaults.
 
     room: tokens that the context leaves after the prompt (at least 1); a larger max_tokens is capped to it, so the
-    answer then ends with finish_reason "length". default_max_tokens: 0 means `room`. top_p 0 keeps only the most
-    likely token, as its limit does. Raises ApiError 400 naming the field.
+    answer then ends with finish_reason "length". default_max_tokens, where the model has no max_new_tokens of its own:
+    0 means `room`. Raises ApiError 400 naming the
+    field.
     """
-    chosen = dataclasses.asdict(defaults)
-    for name in ("temperature", "top_p", "top_k", "min_p"):
-        if (value := getattr(request, name)) is not None:
-            chosen[name] = value
-    if chosen["top_p"] == 0:
-        chosen |= {"top_p": 1.0, "top_k": 1}
-    chosen["top_k"] = min(chosen["top_k"], _LARGEST_TOP_K)
+    given = {
+        name: value
+        for name in ("temperature", "top_p", "top_k", "min_p")
+        if (value := getattr(request, name)) is not None
+    } | {
+        "seed": request.seed,
+        "max_tokens": _max_tokens(request, defaults.max_tokens or default_max_tokens, room),
+        "stop": request.stop,
+        "stop_token_ids": request.stop_token_ids,
+        "ignore_eos": bool(request.ignore_eos),
+        "skip_special_tokens": request.skip_special_tokens is not False,
+    }
     try:
-        return SamplingParams(
-            **chosen,
-            seed=request.seed,
-            max_tokens=_max_tokens(request, default_max_tokens, room),
-            stop=request.stop,
-            stop_token_ids=tuple(request.stop_token_ids or ()),
-            ignore_eos=bool(request.ignore_eos),
-            skip_special_tokens=request.skip_special_tokens is not False,
-        )
-    except ValueError as error:  # a sentence that begins with the field's name
-        message = str(error)
-        raise bad_request(f"{message}.", param=message.split(" ", 1)[0]) from None
+        return params_over(defaults, given)
+    except Refusal as error:
+        raise bad_request(f"{error}.", param=error.field) from None
 
 
 def _max_tokens(request: ChatRequest, default: int, room: int) -> int:
@@ -135,13 +130,6 @@ def _max_tokens(request: ChatRequest, default: int, room: int) -> int:
                 raise bad_request(f"{name} must be at least 1, got {value}.", param=name)
             return min(value, room)
     return min(default, room) if default else room
-
-
-def seed_of_choice(seed: int | None, index: int) -> int | None:
-    """Choice i of a seeded request draws with seed + i, so that choice 0 equals the same request with n = 1."""
-    if seed is None:
-        return None
-    return seed + index if seed + index <= MAX_SEED else seed + index - 2 * MAX_SEED
 
 
 def offered_tools(request: ChatRequest) -> list[dict[str, Any]]:

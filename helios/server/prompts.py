@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from helios.config import ServerConfig
+from helios.faults import Refusal
 from helios.sampling import SamplingParams
+from helios.schedule.room import room_for_answer
 from helios.server.errors import ApiError, bad_request
 from helios.server.params import offered_tools, refuse_unsupported, sampling_params, warn_unknown
 from helios.server.protocol import ChatMessage, ChatRequest, parse_chat_request
@@ -32,7 +34,7 @@ class ModelText:
 
     @classmethod
     def from_folder(cls, folder: Path) -> Self:
-        """Raises FileNotFoundError or ValueError with a sentence that names the file."""
+        """Raises Refusal with a sentence that names the file."""
         return cls(Tokenizer(folder), ChatTemplate.from_folder(folder), SamplingDefaults.from_folder(folder))
 
 
@@ -61,14 +63,10 @@ def prepare(
     began = time.monotonic()
     rendered, prompt = _render(request, tools, text, config)
     tokenize_seconds = time.monotonic() - began
-    room = max_model_len - len(prompt)
-    if room < 1:
-        raise bad_request(
-            f"The prompt has {len(prompt)} tokens, and this model's context holds {max_model_len} for prompt and answer together. "
-            "Shorten the messages; nothing is cut off here.",
-            param="messages",
-            code="context_length_exceeded",
-        )
+    try:
+        room = room_for_answer(len(prompt), max_model_len)
+    except Refusal as error:
+        raise bad_request(f"{error}.", param="messages", code="context_length_exceeded") from None
     params = sampling_params(request, text.defaults, config.default_max_tokens, room)
     _check_token_ids(params.stop_token_ids, text.tokenizer.vocab_size)
     warn_unknown(request)
@@ -99,8 +97,8 @@ def _render(
         messages = [_message(message) for message in request.messages]
         rendered = text.template.render(messages, tools=tools, variables=variables)
         return rendered, text.tokenizer.encode(rendered)
-    except ValueError as error:
-        raise bad_request(f"{error}.", param="messages") from None
+    except Refusal as error:
+        raise bad_request(f"{error}.", param=error.field or "messages") from None
 
 
 def _message(message: ChatMessage) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
+from helios.faults import Refusal
 from helios.server.errors import from_validation
 
 MAX_CHOICES = 128
@@ -23,14 +24,14 @@ def _join_parts(content: Any) -> Any:
     for i, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
         if not isinstance(kind, str):
-            raise ValueError(f'[{i}] must be an object such as {{"type": "text", "text": "..."}}')
+            raise Refusal('must be an object such as {"type": "text", "text": "..."}', field=f"[{i}]")
         if kind not in ("text", "refusal"):
-            raise ValueError(
-                f'[{i}] is a part of type {kind[:40]!r}; this model reads only parts of type "text"'
+            raise Refusal(
+                f'is a part of type {kind[:40]!r}; this model reads only parts of type "text"', field=f"[{i}]"
             )
         text = part.get(kind)
         if not isinstance(text, str):
-            raise ValueError(f"[{i}].{kind} must be a string")
+            raise Refusal("must be a string", field=f"[{i}].{kind}")
         texts.append(text)
     return "".join(texts)
 
@@ -40,11 +41,11 @@ def _stop_strings(stop: Any) -> Any:
         return ()
     strings = [stop] if isinstance(stop, str) else stop
     if not isinstance(strings, list) or not all(isinstance(s, str) for s in strings):
-        raise ValueError("must be a string or a list of strings")
+        raise Refusal("must be a string or a list of strings")
     if len(strings) > MAX_STOP_STRINGS:
-        raise ValueError(f"holds {len(strings)} strings; at most {MAX_STOP_STRINGS} are allowed")
+        raise Refusal(f"holds {len(strings)} strings; at most {MAX_STOP_STRINGS} are allowed")
     if not all(strings):
-        raise ValueError("must not hold an empty string")
+        raise Refusal("must not hold an empty string")
     return tuple(strings)
 
 
@@ -131,8 +132,9 @@ class ChatRequest(_Body):
     def _content_is_there(cls, messages: list[ChatMessage]) -> list[ChatMessage]:
         for i, message in enumerate(messages):
             if message.content is None and message.role != "assistant":
-                raise ValueError(
-                    f"[{i}].content must be a string or a list of text parts for role {message.role!r}"
+                raise Refusal(
+                    f"must be a string or a list of text parts for role {message.role!r}",
+                    field=f"[{i}].content",
                 )
         return messages
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import logging
 import os
 import socket
@@ -12,21 +13,24 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from helios.config import EngineConfig, ServerConfig
-from helios.engine.client import EngineClient, EngineDeadError
 from helios.engine.messages import AddRequest, Progress, RequestOutput
-from helios.faults import is_refusal
+from helios.engine.process.client import EngineClient, EngineDeadError
+from helios.engine.status import CaptureState, EngineStats, StartupProgress
+from helios.faults import Refusal
 from helios.model.hub import resolve
 from helios.server.app import create_app
+from helios.server.app_state import ServerState
 from helios.server.errors import unavailable
 from helios.server.prompts import ModelText
-from helios.server.state import ServerState
 
 log = logging.getLogger(__name__)
 
 # Seconds that responses get to leave after draining has ended, the error events of cut-off streams among them.
 LAST_WORDS_SECONDS = 2
+NOT_HERE = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)  # of one address among several: IPv6 may be turned off
 PROBES = ("/live", "/health", "/metrics", "/internal/capture")
 
 
@@ -40,6 +44,7 @@ def serve(
     A first signal drains: new requests get 503, open ones have drain_seconds to finish; 0 if all did, else 1. A second
     signal ends the process at once. A model or engine that does not start ends it with 1 and the reason in the log,
     one that dies in service does not: /health then says so. on_progress: told of every step of the engine's start.
+    Raises Refusal where it cannot listen.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("uvicorn.access").addFilter(_is_no_probe)
@@ -50,11 +55,12 @@ async def _serve(
     engine_config: EngineConfig, server_config: ServerConfig, on_progress: Callable[[Progress], None] | None
 ) -> int:
     names = (engine_config.served_model_name or engine_config.model,)
+    sockets = listen(server_config.host, server_config.port)
     app = create_app(NoEngineYet(), None, server_config, names)
     server = DrainingServer(app, server_config)
     boot = asyncio.create_task(_boot(server, engine_config, on_progress))
     try:
-        await server.serve()
+        await server.serve(sockets)
     finally:
         boot.cancel()
         await asyncio.gather(boot, return_exceptions=True)
@@ -83,9 +89,44 @@ async def _boot(
         await engine.wait_ready()
         log.info("Ready: %s at %s", state.names[0], server.url)
     except Exception as error:
-        has_said_all = isinstance(error, EngineDeadError) or is_refusal(error)
+        has_said_all = isinstance(error, EngineDeadError | Refusal)
         log.error("Cannot start: %s", error, exc_info=None if has_said_all else error)
         server.stop(exit_code=1)
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """A socket for each address of `host`, bound to `port`. Raises Refusal where that cannot be had."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise Refusal(f"host {host} is no address to listen on: {error.strerror}", field="host") from error
+    sockets: list[socket.socket] = []
+    for family, _, _, _, address in found:
+        try:
+            sockets.append(_bound(family, address))
+        except OSError as error:
+            if error.errno in NOT_HERE and (sockets or address != found[-1][-1]):
+                continue
+            for sock in sockets:
+                sock.close()
+            raise Refusal(
+                f"port {port} of {host} cannot be listened on: {error.strerror}; choose another port or host",
+                field="port",
+            ) from error
+    return sockets
+
+
+def _bound(family: socket.AddressFamily, address: Any) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a socket of its own
+        sock.bind(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _is_no_probe(record: logging.LogRecord) -> bool:
@@ -97,7 +138,7 @@ def _is_no_probe(record: logging.LogRecord) -> bool:
 class DrainingServer(uvicorn.Server):
     """uvicorn, but a first SIGTERM or SIGINT lets open requests finish while new ones hear 503."""
 
-    def __init__(self, app: Any, config: ServerConfig) -> None:
+    def __init__(self, app: FastAPI, config: ServerConfig) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -122,6 +163,7 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
         self.listening.set()
+        log.info("Listening on %s", self.url)
 
     def stop(self, exit_code: int) -> None:
         self.exit_code = exit_code
@@ -155,16 +197,16 @@ class NoEngineYet:
     state: str = "starting"
     info: None = None
     dead_reason: None = None
-    progress: dict[str, Any] = dataclasses.field(default_factory=lambda: {"phase": "find model"})
+    progress: StartupProgress = dataclasses.field(default_factory=lambda: StartupProgress("find model"))
 
     async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
         raise RuntimeError("there is no engine yet")
         yield
 
-    async def stats(self, timeout: float) -> dict[str, Any]:
+    async def stats(self, timeout: float) -> EngineStats:
         raise RuntimeError("there is no engine yet")
 
-    async def capture(self, timeout: float) -> dict[str, Any]:
+    async def capture(self, timeout: float) -> CaptureState:
         raise RuntimeError("there is no engine yet")
 
     async def clear_prefix_cache(self) -> int:

@@ -31,7 +31,7 @@ class OutputPipeline:
     tools; without them `<tool_call>` is text like any other.
     ids_consumed: ids read so far, the stopping id included; it stands still once a stop string is complete, so it is
     the number of completion tokens. reasoning_ids: how many of them were thinking, tags included.
-    stopped_by: the stop string that ended the answer, or None.
+    stopped_by: the stop string that ended the answer, or None. One that is complete before min_tokens ids is text.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class OutputPipeline:
         self._reasoning = ReasoningParser(thinking)
         self._tools = ToolCallParser() if tools else None
         self._stops = StopStrings(params.stop)
+        self._min_tokens = params.min_tokens
         self._newlines = 0  # at the end of the content so far, where a tool call may follow
         self._after_call = False
 
@@ -112,7 +113,7 @@ class OutputPipeline:
             self._newlines, self._after_call = 0, True
             deltas.append(piece)
             return
-        shown, self.stopped_by = self._stops.push(piece)
+        shown, self.stopped_by = self._stops.push(piece, armed=self.ids_consumed >= self._min_tokens)
         self._show(shown, deltas)
         if self.stopped_by is not None:
             self._end_newlines(deltas)

@@ -30,6 +30,10 @@ class _Matcher:
         self.matched += char == self.stop[self.matched]
         return self.matched == len(self.stop)
 
+    def pass_over(self) -> None:
+        """Go on after a stop string that was complete and did not count; the next may begin within it."""
+        self.matched = self._fallback[-1]
+
 
 class StopStrings:
     """The stop string that is complete first ends the text; of two complete at the same character, the longer.
@@ -44,9 +48,10 @@ class StopStrings:
         self._held = ""
         self._hit: str | None = None
 
-    def push(self, text: str) -> tuple[str, str | None]:
+    def push(self, text: str, *, armed: bool = True) -> tuple[str, str | None]:
         """Takes more text. Returns what may be shown now, and the stop string if one is complete; nothing of it, and
-        nothing after it, is ever shown."""
+        nothing after it, is ever shown. armed: False while it is too early for an end: what this text completes is
+        text like any other, and what it begins may count later."""
         if self._hit is not None:
             return "", self._hit
         if not self._matchers:
@@ -54,14 +59,19 @@ class StopStrings:
         text, taken = self._held + text, len(self._held)
         for end in range(taken + 1, len(text) + 1):
             for matcher in self._matchers:
-                if matcher.step(text[end - 1]):
+                if not matcher.step(text[end - 1]):
+                    continue
+                if armed:
                     self._hit, self._held = matcher.stop, ""
                     return text[: end - len(matcher.stop)], matcher.stop
+                matcher.pass_over()
         shown = len(text) - max(m.matched for m in self._matchers)
         self._held = text[shown:]
         return text[:shown], None
 
     def finish(self) -> str:
-        """The held-back text, when no more comes."""
+        """The held-back text, when no more comes; or none that belongs to it, and a stop string begins anew."""
         held, self._held = self._held, ""
+        for matcher in self._matchers:
+            matcher.matched = 0
         return held

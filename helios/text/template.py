@@ -16,8 +16,10 @@ import jinja2
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from helios.text.messages import Arguments, normalise
-from helios.text.tokenizer import named_tokens, read_json
+from helios.faults import Refusal
+from helios.model.files import read_json
+from helios.model.vocabulary import named_special_tokens
+from helios.text.conversation import Arguments, normalise
 
 TEMPLATE_FILE = "chat_template.jinja"
 CONFIG_FILE = "tokenizer_config.json"
@@ -50,7 +52,7 @@ class ChatTemplate:
     """The template of one model. `sources` maps names to templates; most models have just "default"."""
 
     def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
-        """special_tokens: variables for the template, such as eos_token. Raises ValueError for a template that does
+        """special_tokens: variables for the template, such as eos_token. Raises Refusal for a template that does
         not parse."""
         environment = _environment()
         self._special_tokens = dict(special_tokens)
@@ -60,7 +62,7 @@ class ChatTemplate:
             try:
                 self._templates[name] = environment.from_string(source)
             except jinja2.TemplateSyntaxError as error:
-                raise ValueError(
+                raise Refusal(
                     f"The chat template {name!r} has a syntax error in line {error.lineno}: {error}"
                 ) from error
             self._knows_developer[name] = "developer" in source
@@ -70,20 +72,24 @@ class ChatTemplate:
         """Reads chat_template.jinja, else chat_template of tokenizer_config.json (one template or a list of named ones).
 
         A folder without a template gives a ChatTemplate whose render() says so, since a base model can still
-        complete text. Raises ValueError for a file that cannot be read or does not parse.
+        complete text. Raises Refusal for a file that cannot be read or does not parse.
         """
         config = read_json(Path(folder) / CONFIG_FILE)
-        special = named_tokens(config)
+        special = named_special_tokens(Path(folder))
         path = Path(folder) / TEMPLATE_FILE
         if path.is_file():
-            return cls({"default": path.read_text(encoding="utf-8")}, special)
+            try:
+                source = path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise Refusal(f"{path} cannot be read: {error}") from error
+            return cls({"default": source}, special)
         found = config.get("chat_template") or {}
         try:
             sources = (
                 {"default": found} if isinstance(found, str) else {t["name"]: t["template"] for t in found}
             )
         except (TypeError, KeyError) as error:
-            raise ValueError(
+            raise Refusal(
                 f"chat_template in {Path(folder) / CONFIG_FILE} must be a string or a list of objects with name and template"
             ) from error
         return cls(sources, special)
@@ -101,16 +107,17 @@ class ChatTemplate:
         messages: as OpenAI's API takes them, see messages.normalise. tools: OpenAI tool objects.
         add_generation_prompt: end where the assistant's turn begins. variables: a request's chat_template_kwargs,
         such as enable_thinking, passed as they are (Qwen turns thinking off for `false` itself, not for 0 or "false").
-        Raises ValueError with a sentence for messages that cannot be rendered.
+        Raises Refusal with a sentence for messages that cannot be rendered.
         """
         if not self._templates:
-            raise ValueError(
+            raise Refusal(
                 f"This model has no chat template (neither {TEMPLATE_FILE} nor chat_template in {CONFIG_FILE}); use text completion instead"
             )
         for name in OWN_VARIABLES:
             if name in (variables or {}):
-                raise ValueError(
-                    f"chat_template_kwargs must not hold {name!r}, which the request sets itself"
+                raise Refusal(
+                    f"chat_template_kwargs must not hold {name!r}, which the request sets itself",
+                    field=f"chat_template_kwargs.{name}",
                 )
         name = self._choose(bool(tools))
         normal = normalise(messages, developer_role=self._knows_developer[name])
@@ -125,14 +132,14 @@ class ChatTemplate:
                 }
             )
         except Exception as error:  # a template is code from outside and can raise anything
-            raise ValueError(f"The chat template cannot render these messages: {error}") from error
+            raise Refusal(f"The chat template cannot render these messages: {error}") from error
 
     def _choose(self, tools: bool) -> str:
         """Models with several templates name the one for tools "tool_use"."""
         if tools and "tool_use" in self._templates:
             return "tool_use"
         if "default" not in self._templates:
-            raise ValueError(
+            raise Refusal(
                 f"This model's chat templates are {', '.join(self._templates)}, and none is 'default'"
             )
         return "default"

@@ -6,7 +6,7 @@ that name the file.
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,34 +14,15 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, decoders
 
+from helios.faults import Refusal
+from helios.model.files import read_json
+from helios.model.vocabulary import check_id, declared_tokens, named_special_tokens
+
+log = logging.getLogger(__name__)
+
+FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
 # Slow tokenizers write int(1e30) where a model states no limit.
 NO_LIMIT = 10**9
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`, or {} if there is no such file. ValueError names a file that does not parse."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} must hold a JSON object, it holds a {type(value).__name__}")
-    return value
-
-
-def named_tokens(config: dict[str, Any]) -> dict[str, str]:
-    """The tokens that tokenizer_config.json gives a part: {"eos_token": "<|im_end|>", ...}.
-
-    The file writes each as a string, as an object with its `content`, or as null, which is left out.
-    """
-    texts = {
-        key: value.get("content") if isinstance(value, dict) else value
-        for key, value in config.items()
-        if key.endswith("_token")
-    }
-    return {key: text for key, text in texts.items() if isinstance(text, str)}
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -59,6 +40,18 @@ BYTE_OF = byte_alphabet()
 CHAR_OF = {byte: char for char, byte in BYTE_OF.items()}
 
 
+def _max_length(path: Path) -> int | None:
+    """model_max_length of tokenizer_config.json in tokens; None where there is no such limit."""
+    limit: Any = read_json(path).get("model_max_length")
+    if limit is None:
+        return None
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 1:
+        raise Refusal(
+            f"model_max_length in {path} must be a count of tokens such as 131072, without quotes, got {limit!r}"
+        )
+    return int(limit) if limit < NO_LIMIT else None
+
+
 class Tokenizer:
     """A byte-level BPE tokenizer (GPT-2's kind, which Qwen uses).
 
@@ -70,63 +63,67 @@ class Tokenizer:
     def __init__(self, folder: Path) -> None:
         """Reads tokenizer.json, and tokenizer_config.json if it is there.
 
-        Raises FileNotFoundError if tokenizer.json is missing, ValueError for a file that cannot be read or for a
-        tokenizer that is not byte-level.
+        Raises Refusal if tokenizer.json is missing, for a file that cannot be read, or for a tokenizer that is not
+        byte-level.
         """
         path = Path(folder) / "tokenizer.json"
         if not path.is_file():
-            raise FileNotFoundError(
+            raise Refusal(
                 f"{path} is missing. Helios needs the model's tokenizer.json; save the tokenizer in the fast format into this folder."
             )
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises plain Exception
-            raise ValueError(
+            raise Refusal(
                 f"{path} is not a tokenizer that the tokenizers library can read: {error}"
             ) from error
         if not isinstance(self._tokenizer.decoder, decoders.ByteLevel):
-            raise ValueError(
+            raise Refusal(
                 f"{path} has the decoder {type(self._tokenizer.decoder).__name__}; Helios reads byte-level BPE tokenizers (decoder ByteLevel), as Qwen's are."
             )
         # Files saved after training may carry these; an engine never cuts or pads a prompt.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
-        config_path = Path(folder) / "tokenizer_config.json"
-        config = read_json(config_path)
-        self._add_declared_tokens(config.get("added_tokens_decoder") or {}, config_path)
+        self._add_declared_tokens(Path(folder))
+        if extra := self._tokenizer.num_special_tokens_to_add(False):
+            log.warning(
+                "post_processor in %s adds %d tokens to every text, and Helios adds none, as chat templates need: write "
+                "them into a prompt of plain text where the model wants them",
+                path,
+                extra,
+            )
         added = self._tokenizer.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self.vocab_size: int = max(self._tokenizer.get_vocab().values()) + 1
-        eos = named_tokens(config).get("eos_token")
+        eos = named_special_tokens(Path(folder)).get("eos_token")
         self.eos_token_id: int | None = self._tokenizer.token_to_id(eos) if eos is not None else None
-        limit = config.get("model_max_length")
-        self.model_max_length: int | None = int(limit) if limit is not None and limit < NO_LIMIT else None
+        self.model_max_length = _max_length(Path(folder) / "tokenizer_config.json")
         self._bytes: dict[int, bytes] = {}
 
-    def _add_declared_tokens(self, declared: dict[str, dict[str, Any]], path: Path) -> None:
-        """Adds the tokens that only tokenizer_config.json names; ids are given out in order, so they must follow on."""
-        for key, entry in sorted(declared.items(), key=lambda item: int(item[0])):
-            flags = {name: entry.get(name, False) for name in ("special", "lstrip", "rstrip", "single_word")}
-            if self._tokenizer.id_to_token(int(key)) is None:
-                self._tokenizer.add_tokens([AddedToken(entry["content"], normalized=False, **flags)])
-            found = self._tokenizer.id_to_token(int(key))
-            if found != entry["content"]:
-                raise ValueError(
-                    f"{path} gives id {key} to {entry['content']!r}, tokenizer.json gives it to {found!r}; the two files do not belong together."
-                )
+    def _add_declared_tokens(self, folder: Path) -> None:
+        """Adds the tokens that only the files beside tokenizer.json name, which take the ids that follow on, and gives
+        tokens that they name with other flags those flags."""
+        known = {token.content: repr(token) for token in self._tokenizer.get_added_tokens_decoder().values()}
+        for token in declared_tokens(folder):
+            flags = {name: getattr(token, name) for name in FLAGS}
+            added = AddedToken(token.content, **flags)
+            if token.content not in known or (token.restates and known[token.content] != repr(added)):
+                self._tokenizer.add_tokens([added])
+                known[token.content] = repr(added)
+            check_id(token, self._tokenizer.token_to_id(token.content))
 
     def encode(self, text: str, allow_special: bool = True) -> list[int]:
         """The ids of `text`; nothing is added at either end.
 
         allow_special: control tokens spelled out in the text (`<|im_end|>`, `<think>`) become those tokens, as a
         rendered chat template needs. False spells them with ordinary tokens, so text from outside cannot take a
-        control token's place. Raises ValueError for text that is not valid Unicode.
+        control token's place. Raises Refusal for text that is not valid Unicode.
         """
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(
+            raise Refusal(
                 f"The text is not valid Unicode: a lone surrogate stands at character {error.start}"
             ) from error
         if allow_special:

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from helios.tiny.skills import SKILLS
 from helios.tiny.skills.question import Message, Question, assistant, draw
-from helios.tiny.tokenizer import END_OF_TURN, dump_json
+from helios.tiny.tokens import END_OF_TURN, dump_json
 
 ROW_TOKENS = 2304
 # Weight classes of a row's tokens: what the loss does with the prediction of that token.

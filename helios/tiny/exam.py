@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import httpx
 
 from helios.engine.messages import AddRequest, RequestOutput
+from helios.faults import Refusal
 from helios.sampling import SamplingParams
 from helios.text.template import ChatTemplate
 from helios.text.tokenizer import Tokenizer
@@ -108,7 +109,7 @@ def _check(output: RequestOutput | None) -> None:
 
 
 async def ask_server(url: str, records: Sequence[Record], concurrency: int, api_key: str | None) -> Paper:
-    """So many records at a time to the first model that the server names. Raises ValueError with the server's own
+    """So many records at a time to the first model that the server names. Raises Refusal with the server's own
     sentence, and httpx.HTTPError if there is no server."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     places = asyncio.Semaphore(concurrency)
@@ -168,5 +169,5 @@ def answer_of(body: Mapping[str, Any]) -> Answer:
 
 def _body(response: httpx.Response) -> dict[str, Any]:
     if response.is_error:
-        raise ValueError(f"the server answered {response.status_code}: {response.text[:300]}")
+        raise Refusal(f"the server answered {response.status_code}: {response.text[:300]}")
     return response.json()

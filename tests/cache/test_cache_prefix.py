@@ -49,7 +49,7 @@ class Pool:
         return [entry.page for entry in self.cache.lookup(prompt, salt)]
 
     def check(self) -> None:
-        self.cache.check()
+        self.cache.check(lease for lease, _ in self.open)
         shared = {entry.page for lease, _ in self.open for entry in lease.entries}
         private = [page for lease, pages in self.open for page in lease.private(pages)]
         self.allocator.check([*shared, *private], self.cache.idle_pages())

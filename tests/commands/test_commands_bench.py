@@ -6,6 +6,7 @@ import random
 from types import SimpleNamespace
 
 import pytest
+from helpers.status import engine_info
 
 from helios.commands.bench import Lengths, measure, summarise, workload
 from helios.completion import Completion
@@ -51,6 +52,6 @@ def test_the_summary_counts_tokens_and_steps():
 
 
 def test_lengths_beyond_the_context_are_refused_before_anything_runs():
-    llm = SimpleNamespace(info={"max_model_len": 200})
+    llm = SimpleNamespace(info=engine_info(max_model_len=200))
     with pytest.raises(ConfigError, match="need a context of 228, this model has 200"):
         measure(llm, 1, Lengths(100, 100), Lengths(1, 128), 0.0)

@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from helios.commands.chat import Conversation
 from helios.commands.speakers import Said, ServerSpeaker, SpeakerError
+from helios.commands.terminal_chat import Conversation
 from helios.text.deltas import ContentDelta, ReasoningDelta
 
 

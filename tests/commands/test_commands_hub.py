@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -132,16 +133,25 @@ def test_the_other_commands_load_it_too(environment: dict[str, str], hub: FakeHu
         assert re.fullmatch("helios: acme/modle is no folder here and not on .*\n", job.err), job.err
 
 
-def serve(environment: dict[str, str], log: Path, model: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def serve(environment: dict[str, str], log: Path, model: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The process has ended afterwards, however the test went."""
     flags = ["--model", model, "--enforce-eager", *SMALL, "--port", "0"]
-    with log.open("w") as sink:
-        return subprocess.Popen(
+    with (
+        log.open("w") as sink,
+        subprocess.Popen(
             [sys.executable, "-m", "helios", "serve", *flags],
             env=environment,
             cwd=log.parent,
             stdout=sink,
             stderr=sink,
-        )
+        ) as process,
+    ):
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
 
 
 def test_serve(environment: dict[str, str], tmp_path: Path):
@@ -150,7 +160,7 @@ def test_serve(environment: dict[str, str], tmp_path: Path):
         while "Ready: acme/model" not in log.read_text():
             assert process.poll() is None, log.read_text()
             time.sleep(0.05)
-        url = re.search(r"Uvicorn running on (\S+)", log.read_text())[1]
+        url = re.search(r"Listening on (\S+)", log.read_text())[1]
         question = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0}
         said = httpx.post(f"{url}/v1/chat/completions", json=question, timeout=30).json()
         process.terminate()

@@ -6,23 +6,26 @@ The model's name chooses how it starts, and the first prompt id what a request d
 from __future__ import annotations
 
 import os
-import sys
 import time
 
+from helpers.status import capture_state, engine_info, engine_stats
+
 from helios.engine.messages import Progress, RequestOutput
+from helios.engine.status import RequestCounts
+from helios.faults import Refusal
 
 REFUSED, CHOKES_ADD, BREAKS_STEP, KILLS_PROCESS = 9001, 9002, 9003, 9004
 STEP_SECONDS = 0.002
 
 
 class ScriptedCore:
-    """model "broken": refuses to start. "buggy": raises what nobody expects. "slow": takes 30 s."""
+    """model "broken": refuses to start. "buggy": raises a ValueError that is no refusal. "slow": takes 30 s."""
 
     def __init__(self, config, progress) -> None:
         if config.model == "broken":
-            raise ValueError("the model folder has no config.json")
+            raise Refusal("the model folder has no config.json")
         if config.model == "buggy":
-            raise KeyError("layer")
+            list(zip("ab", "a", strict=True))
         for done in range(1, 4):
             progress(Progress("capture", done=done, total=3))
         progress(Progress("capture", done=3, total=3, seconds=0.5))
@@ -70,16 +73,15 @@ class ScriptedCore:
         return outputs
 
     def stats(self):
-        return {
-            "open": len(self.open),
-            "aborts": self.aborts,
-            "steps": self.steps,
-            "threads": os.environ.get("OMP_NUM_THREADS"),
-            "torch": "torch" in sys.modules,
-        }
+        """running: open requests. ticks: steps so far."""
+        counts = RequestCounts(abort=len(self.aborts))
+        return engine_stats(running=len(self.open), ticks=self.steps, requests=counts)
+
+    def capture(self):
+        return capture_state()
 
     def info(self):
-        return {"model": self.config.model, "prefix_cache_ttl": self.config.prefix_cache_ttl}
+        return engine_info(model=self.config.model)
 
     def clear_prefix_cache(self) -> int:
         return 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import logging
 import os
@@ -19,11 +20,12 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from capture.audit import Audit
 from capture.ladder import Ladder
 from helios.config import EngineConfig
-from helios.engine import artefacts as module
-from helios.engine.artefacts import Artefacts, key_of, key_parts, open_artefacts, prune
-from helios.engine.manifest import MANIFEST, find_damage
-from helios.engine.startup import compile_buckets
-from helios.model.config import ModelConfig
+from helios.engine.startup import artefacts as module
+from helios.engine.startup.artefacts import Artefacts, key_of, key_parts, open_artefacts, prune
+from helios.engine.startup.manifest import MANIFEST, find_damage
+from helios.engine.startup.start import compile_buckets
+from helios.faults import Refusal
+from helios.model.model_config import ModelConfig
 
 PARTS = {"torch": "2.13", "dtype": "torch.float32", "code": "abc"}
 
@@ -67,7 +69,7 @@ def test_what_a_start_leaves_the_next_one_finds(opened):
     fill(first)
     second = opened()
     assert (second.warm, second.why, second.folder) == (True, "found whole", first.folder)
-    assert second.describe()["files"] == 3
+    assert second.describe().files == 3
 
 
 def test_compilers_are_pointed_there_and_back(tmp_path, monkeypatch):
@@ -247,6 +249,21 @@ def test_what_breaks_without_artefacts_is_raised():
         compile_buckets(Runner(), audit, None, lambda done, total: None)
 
 
+def test_a_full_disk_is_no_bug_and_names_the_setting(opened):
+    class Runner:
+        ladder = Ladder([1])
+
+        def warm_up(self, bucket, audit) -> None:
+            try:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            except OSError as error:
+                raise RuntimeError("the compiler failed") from error
+
+    with Audit() as audit, pytest.raises(Refusal, match="is full") as refused:
+        compile_buckets(Runner(), audit, opened(), lambda done, total: None)
+    assert refused.value.field == "cache_dir"
+
+
 def test_only_the_keys_used_last_are_kept(opened, tmp_path):
     for number in range(4):
         each = opened(code=str(number))
@@ -282,7 +299,7 @@ def test_the_key_is_made_of_all_that_compiled_code_depends_on(checkpoint, monkey
 COMPILES = """
 import sys, torch
 from pathlib import Path
-from helios.engine.artefacts import open_artefacts
+from helios.engine.startup.artefacts import open_artefacts
 kept = open_artefacts(Path(sys.argv[1]), {"torch": "any"})
 torch.compile(lambda x: (x + 1).sin())(torch.ones(8))
 kept.keep()

@@ -13,8 +13,8 @@ import pytest
 from scripted_core import BREAKS_STEP, CHOKES_ADD, KILLS_PROCESS, REFUSED
 
 from helios.config import EngineConfig
-from helios.engine.client import EngineClient, EngineDeadError
 from helios.engine.messages import AddRequest, Progress, RequestOutput
+from helios.engine.process.client import LAST_WORDS_SECONDS, EngineClient, EngineDeadError
 from helios.sampling import SamplingParams
 
 FOREVER = 10**6
@@ -61,7 +61,7 @@ def test_requests_are_answered_side_by_side_and_in_order():
             for n, outputs in enumerate(answers, start=1):
                 assert [i for output in outputs for i in output.ids] == list(range(1, n + 1))
                 assert [output.finish_reason for output in outputs][-1] == "length"
-            assert (await client.stats())["aborts"] == []
+            assert (await client.stats()).requests.abort == 0
 
     run(test())
 
@@ -78,10 +78,10 @@ def test_start_up_reports_phases_then_ready():
         outputs = await collect(client, ask("early"))
         assert outputs[-1].error_code == "engine"
         assert "still starting" in outputs[-1].error
-        assert (await client.wait_ready())["model"] == "x"
+        assert (await client.wait_ready()).model == "x"
         assert client.state == "ready"
-        assert client.progress["phase"] == "capture"
-        assert client.progress["seconds"]["capture"] == 0.5
+        assert client.progress.phase == "capture"
+        assert client.progress.seconds["capture"] == 0.5
         assert [(step.done, step.total) for step in seen if step.phase == "capture"][:3] == [
             (1, 3),
             (2, 3),
@@ -101,8 +101,8 @@ def test_closing_the_iterator_early_aborts_exactly_once():
             await outputs.aclose()
             await client.abort("left")
             stats = await client.stats()
-            assert stats["aborts"] == ["left"]
-            assert stats["open"] == 0
+            assert stats.requests.abort == 1
+            assert stats.running == 0
 
     run(test())
 
@@ -114,7 +114,7 @@ def test_a_cancelled_reader_aborts_its_request():
             await asyncio.sleep(0.1)
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
-            assert (await client.stats())["aborts"] == ["cancelled"]
+            assert (await client.stats()).requests.abort == 1
 
     run(test())
 
@@ -128,7 +128,7 @@ def test_abort_by_id_ends_the_iterator():
             assert (await reader)[-1].finish_reason == "abort"
             await client.abort("stopped")
             await client.abort("never heard of")
-            assert (await client.stats())["aborts"] == ["stopped"]
+            assert (await client.stats()).requests.abort == 1
 
     run(test())
 
@@ -172,7 +172,7 @@ def test_a_refused_request_and_one_that_the_core_chokes_on_end_alone():
             assert "cannot take this one" in choked[0].error
             assert fine[-1].finish_reason == "length"
             assert client.state == "ready"
-            assert (await client.stats())["aborts"] == []
+            assert (await client.stats()).requests.abort == 0
 
     run(test())
 
@@ -222,26 +222,55 @@ def test_a_stopped_engine_does_not_answer_and_a_continued_one_does():
                     await client.stats(timeout=0.3)
             finally:
                 os.kill(client.pid, signal.SIGCONT)
-            assert (await client.stats())["open"] == 0
+            assert (await client.stats()).running == 0
 
     run(test())
 
 
-@pytest.mark.parametrize(("model", "reason"), [("broken", "no config.json"), ("buggy", "KeyError: 'layer'")])
-def test_an_engine_that_cannot_start_says_why(model: str, reason: str):
+async def why_it_does_not_start(model: str) -> str:
+    with pytest.raises(EngineDeadError) as dead:
+        async with running(model):
+            pass
+    return str(dead.value)
+
+
+def test_an_engine_that_refuses_to_start_says_why_in_a_sentence(capfd: pytest.CaptureFixture[str]):
+    assert asyncio.run(why_it_does_not_start("broken")) == "the model folder has no config.json"
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_bug_in_the_start_is_called_one_and_logged_with_its_traceback(capfd: pytest.CaptureFixture[str]):
+    reason = asyncio.run(why_it_does_not_start("buggy"))
+    assert reason.startswith("ValueError: zip() argument 2 is shorter than argument 1")
+    assert "this is a bug in Helios" in reason
+    assert 'list(zip("ab", "a", strict=True))' in capfd.readouterr().err
+
+
+def test_the_exit_that_follows_does_not_replace_the_reason():
     async def test() -> None:
-        with pytest.raises(EngineDeadError, match=reason):
-            async with running(model):
-                pass
+        async with running() as client:
+            await collect(client, ask("culprit", FOREVER, first=BREAKS_STEP))
+            await until(lambda: not is_there(client.pid))
+            await asyncio.sleep(3 * LAST_WORDS_SECONDS)
+            assert "illegal memory access" in client.dead_reason
+            assert "exited with code" not in client.dead_reason
 
     run(test())
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_shutdown_during_start_up_does_not_wait_for_it():
     async def test() -> None:
         client = EngineClient(EngineConfig(model="slow"), core="scripted_core:ScriptedCore")
         await client.start()
-        await until(lambda: client.progress["phase"] == "capture")
+        await until(lambda: client.progress.phase == "capture")
         began = time.monotonic()
         await client.shutdown()
         assert time.monotonic() - began < 2

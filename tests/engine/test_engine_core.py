@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 
+import msgspec
 import pytest
 from helpers.cores import GREEDY, add_all, collect, drain, random_prompt, request, run
 
 from helios.config import EngineConfig
 from helios.engine.core import EngineCore
+from helios.engine.status import EngineInfo, EngineStats, RequestCounts
 from helios.schedule.request import State
 
 PAGE = 16
@@ -59,7 +61,7 @@ def test_what_can_never_be_answered_is_refused_at_once(make_core, prompt, change
     assert (refusal.id, refusal.finish_reason, refusal.error_code) == ("bad", "error", code)
     assert sentence in refusal.error
     assert not core.has_work
-    assert core.stats()["requests"] == {"refused": 1}
+    assert core.stats().requests == RequestCounts(refused=1)
     assert len(run(core, request("good", [5, 319]))["good"].ids) == GREEDY.max_tokens
 
 
@@ -100,7 +102,7 @@ def test_every_end_of_sequence_id_of_the_checkpoint_ends_the_answer(
     folder = shutil.copytree(checkpoint("qwen3"), tmp_path / "two-ends")
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, third_id]}))
     core = make_core(folder, overlap=overlap)
-    assert core.info()["eos_token_ids"] == [1, third_id]
+    assert core.info().eos_token_ids == sorted([1, 2, third_id])  # config.json has 2
 
     answers = run(
         core,
@@ -160,20 +162,53 @@ def test_aborts_are_told_once_with_the_next_step(make_core):
     assert core.has_work
     outputs = core.step()
     assert [(o.id, o.finish_reason, o.ids) for o in outputs if o.id == "a"] == [("a", "abort", [])]
-    assert core.stats()["requests"] == {"accepted": 2, "abort": 1}
+    assert core.stats().requests == RequestCounts(accepted=2, abort=1)
     assert run(core)["b"].reason == "length"
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_nothing_of_an_aborted_request_is_kept(make_core, steps):
+    core = make_core()
+    add_all(core, [request("gone", [5]), request("stays", [6])])
+    for _ in range(steps):
+        core.step()
+    core.abort("gone")
+    core.step()
+    tables = {name: table for name, table in vars(core).items() if isinstance(table, dict | set)}
+    assert [name for name, table in tables.items() if "gone" in table] == []
+
+
+def test_the_first_output_has_times_for_an_answer_that_a_stop_string_ends(make_core):
+    """The engine only hears of an abort then, so no later output tells them."""
+    core = make_core()
+    add_all(core, [request("a", random_prompt(40))])
+    outputs = []
+    while not outputs:
+        outputs = core.step()
+    core.abort("a")
+    times = outputs[0].timings
+    assert (outputs[0].finish_reason, len(outputs[0].ids)) == (None, 1)
+    assert 0 < times.prefill <= times.time_to_first_token
+    assert [output.timings for output in core.step()] == [None]
+
+
+def test_what_warm_up_ran_is_not_counted(make_core):
+    core = make_core()
+    found = core.capture()
+    assert [bucket.uses for bucket in found.buckets] == [0] * len(found.buckets)
+    assert (found.padding_waste, found.ticks, core.stats().requests) == (0, [], RequestCounts())
 
 
 def test_stats_count_requests_tokens_and_ticks(make_core):
     core = make_core()
     run(core, request("a", random_prompt(40)), request("b", random_prompt(9), max_tokens=3))
     stats = core.stats()
-    assert stats["requests"] == {"accepted": 2, "length": 2}
-    assert (stats["prompt_tokens"], stats["generated_tokens"]) == (49, 15)
-    assert stats["ticks"] == stats["eager_ticks"] == 12
-    assert (stats["waiting"], stats["running"], stats["pages_owned"]) == (0, 0, 0)
-    assert stats["prefix_cache"]["pages"] == 3
-    json.dumps(stats)
+    assert stats.requests == RequestCounts(accepted=2, length=2)
+    assert (stats.prompt_tokens, stats.generated_tokens) == (49, 15)
+    assert stats.ticks == stats.eager_ticks == 12
+    assert (stats.waiting, stats.running, stats.pages_owned) == (0, 0, 0)
+    assert stats.prefix_cache.pages == 3
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(stats), type=EngineStats) == stats
 
 
 def test_timings_add_up(make_core):
@@ -187,12 +222,12 @@ def test_timings_add_up(make_core):
 
 def test_info_says_what_was_started(make_core):
     info = make_core(max_model_len=LIMIT, decode_buckets=(2,), packed_buckets=(32,)).info()
-    assert info["architecture"] == "Qwen3ForCausalLM"
-    assert (info["max_model_len"], info["page_size"], info["vocab_size"]) == (LIMIT, PAGE, 320)
-    assert info["buckets"] == ["decode 2", "decode 8", "packed 32x8", "packed 64x8"]
-    assert info["memory"]["num_pages"] == 128
-    assert list(info["phases"]) == ["resolve model", "load weights", "compile", "warm up"]
-    json.dumps(info)
+    assert info.architecture == "Qwen3ForCausalLM"
+    assert (info.max_model_len, info.page_size, info.vocab_size) == (LIMIT, PAGE, 320)
+    assert info.buckets == ["decode 2", "decode 8", "packed 32x8", "packed 64x8"]
+    assert info.memory.num_pages == 128
+    assert list(info.phases) == ["resolve model", "load weights", "compile", "warm up"]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(info), type=EngineInfo) == info
 
 
 def test_phases_are_reported_as_they_go(checkpoint):

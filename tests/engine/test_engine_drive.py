@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from helios.engine.drive import Drive, _split
+from helios.engine.proof.traffic import Drive, _split
+from helios.sampler.sampler import Variant
+from helios.sampling import SamplingParams
 
 SMALL = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "num_pages": 200}
 LADDER = {"decode_buckets": (1, 2, 4, 8), "packed_buckets": (8, 24, 64)}
@@ -25,7 +27,7 @@ def test_every_bucket_is_taken_full_and_barely(make_core):
 
 def test_prompts_end_around_every_page_edge_up_to_the_contexts_end(make_core):
     core = make_core(**SMALL, **LADDER)
-    context = core.info()["max_model_len"]
+    context = core.info().max_model_len
     lengths, add = set(), core.add
     core.add = lambda request: lengths.add((len(request.prompt), request.params.max_tokens)) or add(request)
     drive = Drive(core)
@@ -35,7 +37,7 @@ def test_prompts_end_around_every_page_edge_up_to_the_contexts_end(make_core):
     for edge in range(16, context - 1, 16):
         assert {edge - 1, edge, edge + 1} <= prompts
     assert max(length + new for length, new in lengths) == context
-    assert core.stats()["prefix_cache"]["hits"] > 0
+    assert core.stats().prefix_cache.hits > 0
     assert set(drive.result.ended) == {"length"}
 
 
@@ -44,7 +46,7 @@ def test_the_whole_drive_meets_every_ending_and_leaves_nothing_behind(make_core)
     core = make_core(compile=True, compile_backend="aot_eager", strict_capture=True, **SMALL, **LADDER)
     result = Drive(core).run(random_ticks=40)
     assert {"length", "stop", "abort"} <= set(result.ended)
-    assert result.ticks == core.stats()["ticks"]
+    assert result.ticks == core.stats().ticks
     assert not core.has_work
     assert core.scheduler.snapshot()["pages_owned"] == 0
     assert not any(core.audit.verdict().values())
@@ -70,3 +72,20 @@ def test_a_seed_gives_the_same_drive(make_core):
 def test_a_total_is_split_evenly():
     assert list(_split(10, 3)) == [4, 3, 3]
     assert list(_split(3, 3)) == [1, 1, 1]
+
+
+def test_every_control_and_every_variant_of_the_sampler_is_visited_and_mixed(make_core):
+    core = make_core(**SMALL, **LADDER)
+    requests, variants = [], []
+    add, run = core.add, core.started.runner.run
+    core.add = lambda request: requests.append(request.params) or add(request)
+    core.started.runner.run = lambda *step: variants.append(step[-1]) or run(*step)
+    drive = Drive(core)
+    drive.sampling()
+    drive._drain()
+    plain = SamplingParams()
+    controls = set(SamplingParams.__struct_fields__) - {"n", "stop", "skip_special_tokens"}
+    unlike = {name for name in controls for each in requests if getattr(each, name) != getattr(plain, name)}
+    assert unlike == controls
+    assert set(variants) == set(Variant)
+    assert set(drive.result.ended) == {"length", "stop"}

@@ -49,9 +49,9 @@ def test_a_poisoned_prompt_ends_alone_and_never_enters_the_prefix_cache(make_cor
 
     check_failed(answers.pop("bad"))
     assert {name: answer.ids for name, answer in answers.items()} == healthy
-    cached = core._prefix_cache.contents().values()
+    cached = core._cache.contents().values()
     assert not any(POISON in tokens for tokens in cached)
-    assert core.stats()["requests"]["error"] == 1
+    assert core.stats().requests.error == 1
 
     # Again, now that its good beginning may be cached; then the others, over the pages that it wrote to.
     check_failed(run(core, request("bad", prompt))["bad"])
@@ -83,7 +83,7 @@ def test_an_answer_that_turns_not_finite_keeps_the_ids_before(make_core, overlap
     assert (answers["b"].ids, answers["b"].reason) == (expected["b"][: place + 1], "error")
     assert [answers[name].ids for name in "ac"] == [expected[name] for name in "ac"]
     prompt = requests()[1].prompt
-    assert not [page for page in core._prefix_cache.contents().values() if page == prompt[:PAGE]], "withdrawn"
+    assert not [page for page in core._cache.contents().values() if page == prompt[:PAGE]], "withdrawn"
 
 
 def test_float16_that_overflows_is_an_error_and_not_a_row_of_the_first_id(

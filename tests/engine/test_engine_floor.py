@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from capture.ladder import Bucket
-from helios.engine.floor import Row, measured_rows, measured_tick, step_work
-from helios.model import decoder
+from helios.engine.proof.floor import Rewind, Row, measured_rows, measured_tick, step_work
+from helios.model import layers
 
 
 def test_flops_of_the_products_are_those_that_pytorch_counts(make_core, monkeypatch):
@@ -17,10 +16,11 @@ def test_flops_of_the_products_are_those_that_pytorch_counts(make_core, monkeypa
     runner, model = core.started.runner, core.started.model
     rows = [Row(1, 40)] * 4
     bucket = Bucket("decode", 4, 4)
-    runner.buffers.fill(measured_tick(rows, runner.buffers, core.started.memory.num_pages), bucket)
-    monkeypatch.setattr(
-        decoder, "linear", lambda x, weight, backend: F.linear(x, weight)
-    )  # not behind a custom op
+    tick = measured_tick(rows, runner.buffers, core.started.memory.num_pages)
+    runner.buffers.fill(tick, bucket, bucket.rows)
+    # Not behind custom ops, where the counter sees nothing.
+    monkeypatch.setattr(layers, "linear", lambda x, weight, backend: F.linear(x, weight))
+    monkeypatch.setattr(layers, "linear_into", lambda x, weight, out, backend: out.copy_(F.linear(x, weight)))
     with FlopCounterMode(display=False) as counter:
         runner.run_eagerly(bucket)
     attention = 4 * model.num_heads * model.head_dim * model.num_layers * sum(row.context for row in rows)
@@ -67,10 +67,31 @@ def test_a_bucket_is_timed_full(bucket):
     assert all(row.count <= row.context <= 4095 for row in rows)
 
 
+def test_a_prompt_of_one_token_is_none_that_decodes(make_core):
+    """Cut to fill a bucket, the last prompt can be so short; its id is the host's all the same."""
+    buffers = make_core().started.runner.buffers
+    assert measured_tick([Row(4, 4), Row(1, 1)], buffers, 9).from_device == [False, False]
+    assert measured_tick([Row(1, 5), Row(1, 2)], buffers, 9).from_device == [True, True]
+
+
 def test_a_measured_tick_fits_a_pool_of_any_size(make_core):
     core = make_core(num_pages=3)
-    buffers = core.started.runner.buffers
+    buffers, bucket = core.started.runner.buffers, Bucket("decode", 8, 8)
     tick = measured_tick([Row(1, 200)] * 8, buffers, 3)
-    assert {page for request in tick.requests for page in request.pages} == {1, 2}
-    buffers.fill(tick, Bucket("decode", 8, 8))
-    assert torch.all(buffers.inputs(Bucket("decode", 8, 8)).contexts == 200)
+    assert {page for admitted in tick.admitted for page in admitted.pages} == {1, 2}
+    buffers.fill(tick, bucket, bucket.rows)
+    assert buffers.state["num_computed_tokens"][:8].tolist() == [199] * 8
+
+
+def test_a_measured_tick_that_is_rewound_runs_the_same_again(make_core):
+    """Without, every run would attend to one token more."""
+    runner = make_core().started.runner
+    bucket, computed = Bucket("decode", 8, 8), runner.state["num_computed_tokens"]
+    rows = measured_rows(bucket, max_model_len=100)
+    variant = runner.buffers.fill(measured_tick(rows, runner.buffers, 9), bucket, 8)
+    rewind = Rewind(runner.state)
+    for _ in range(3):
+        assert computed[:8].tolist() == [99] * 8
+        runner.run(bucket, 8, variant)
+        assert computed[:8].tolist() == [100] * 8
+        rewind()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers.cores import GREEDY, Judge, build_core, random_prompt, run
 from helpers.cores import request as ask
+from helpers.mixed import mixed_requests
 from helpers.traffic import drive
 
 from helios.engine.core import EngineCore
@@ -81,10 +82,30 @@ def test_random_ticks_replay_graphs_and_compile_and_move_nothing(served):
     pools = [tensor.data_ptr() for tensor in runner.pool.tensors]
     before = core.stats()
 
-    drive(core, before["ticks"] + 500, seed=0)
+    drive(core, before.ticks + 500, seed=0)
 
     after = core.stats()
     assert not any(core.audit.verdict().values()), core.audit.events(late=True)
-    assert after["graph_replays"] - before["graph_replays"] == after["ticks"] - before["ticks"]
+    assert after.graph_replays - before.graph_replays == after.ticks - before.ticks
     assert [tensor.data_ptr() for tensor in runner.pool.tensors] == pools
     assert all(stats.uses for stats in runner.ladder.stats())
+
+
+def test_every_control_mixed_in_one_batch_is_what_the_cpu_answers(served, checkpoint: Callable[[str], Path]):
+    name, core = served
+    core.clear_prefix_cache()
+    greedy = [each for each in mixed_requests() if each.params.temperature == 0]
+    expected = run(build_core(checkpoint(name), num_pages=256), *greedy)
+
+    answers = run(core, *greedy)
+
+    assert not any(core.audit.verdict().values()), core.audit.events(late=True)
+    for each in greedy:
+        ours, theirs = answers[each.id], expected[each.id]
+        assert ours.ids == theirs.ids, each.params
+        for got, wanted in zip(ours.logprobs, theirs.logprobs, strict=True):
+            assert (got.id, got.rank) == (wanted.id, wanted.rank)
+            assert got.logprob == pytest.approx(wanted.logprob, abs=1e-3)
+            assert [value for _, value in got.top] == pytest.approx(
+                [value for _, value in wanted.top], abs=1e-3
+            )

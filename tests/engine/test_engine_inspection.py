@@ -12,9 +12,11 @@ import torch
 
 from capture.report import check
 from helios.config import ConfigError, EngineConfig
-from helios.engine import inspection, startup
-from helios.engine.inspection import Inspection, explain_breaks, inspect
-from helios.engine.step import Step
+from helios.engine.proof import inspection
+from helios.engine.proof.inspection import Inspection, explain_breaks, inspect
+from helios.engine.startup import start as startup
+from helios.engine.state import FORWARD
+from helios.engine.step import ForwardStep
 
 QUICK = Inspection(ticks=10, timings=False, second_start=False, imported=1.5)
 
@@ -41,13 +43,16 @@ def quiet(_: Any) -> None:
     pass
 
 
-class SyncingStep(Step):
+QUERY_LENS, LOGITS = ([entry.name for entry in FORWARD].index(name) for name in ("query_lens", "logits"))
+
+
+class SyncingStep(ForwardStep):
     """Reads a length on the host, as a careless author would."""
 
     def forward(self, *tensors: torch.Tensor) -> None:
-        longest = tensors[9].max().item()
+        longest = tensors[QUERY_LENS].max().item()
         super().forward(*tensors)
-        tensors[12].add_(longest - longest)
+        tensors[LOGITS].add_(longest - longest)
 
 
 def test_a_sound_engine_is_clean_and_every_bucket_is_told_of(config, monkeypatch):
@@ -74,17 +79,17 @@ def test_a_sound_engine_is_clean_and_every_bucket_is_told_of(config, monkeypatch
 
 
 def test_a_value_read_on_the_host_fails_the_check_at_its_line(config, monkeypatch):
-    monkeypatch.setattr(startup, "Step", SyncingStep)
+    monkeypatch.setattr(startup, "ForwardStep", SyncingStep)
     report = inspect(config, QUICK, quiet)
     assert check(report) == 1
     (line,) = [line for line in report.verdict if line.count]
     assert (line.name, line.count) == ("host_syncs", 1)
     assert line.events[0].location.file == __file__
-    assert "longest = tensors[9].max().item()" in line.events[0].location.source
+    assert "longest = tensors[QUERY_LENS].max().item()" in line.events[0].location.source
 
 
 def test_explain_names_the_line_of_each_break(config, monkeypatch):
-    monkeypatch.setattr(startup, "Step", SyncingStep)
+    monkeypatch.setattr(startup, "ForwardStep", SyncingStep)
     breaks = [event for event in explain_breaks(config, quiet) if event.kind == "graph_break"]
     assert [event.location.file for event in breaks] == [__file__]
     assert breaks[0].advice

@@ -5,16 +5,15 @@ from __future__ import annotations
 import pytest
 
 from helios.cache.pool import PoolShape
-from helios.engine.memory import (
+from helios.engine.startup.memory import (
     CPU_POOL_BYTES,
-    GIB,
     MIB,
     RESERVE_BYTES,
     DeviceMemory,
-    MemoryPlan,
     OutOfMemory,
     plan_pages,
 )
+from helios.engine.status import GIB, MemoryPlan
 
 QWEN3_4B = PoolShape(num_layers=36, page_size=64, num_kv_heads=8, head_dim=128, dtype_bytes=2)
 PAGE_BYTES = 9 * MIB  # keys and values of 64 tokens over 36 layers

@@ -72,7 +72,7 @@ def test_chunks_beside_decoding_rows(name, budget, make_core, judge):
     core = make_core(name, max_num_batched_tokens=budget)
     log = LogitsLog.of(core)
     check(core, log, judge(name))
-    assert any(1 in tick.counts and max(tick.counts) > 1 for tick in log.ticks)
+    assert any(1 in tick.query_lens and max(tick.query_lens) > 1 for tick in log.ticks)
 
 
 @pytest.mark.parametrize("page_size", [16, 64, 256])

@@ -60,7 +60,7 @@ def test_a_pool_too_small_for_all_prompts_evicts_and_still_answers_alike(make_co
     rounds = [run(core, *(request(f"{r}-{n}", prompt) for n, prompt in enumerate(prompts))) for r in range(3)]
     for n in range(6):
         assert len({tuple(answers[f"{r}-{n}"].ids) for r, answers in enumerate(rounds)}) == 1
-    assert core.stats()["prefix_cache"]["evictions"] > 0
+    assert core.stats().prefix_cache.evictions > 0
 
 
 def test_clearing_forgets_every_page(make_core):
@@ -76,7 +76,7 @@ def test_switched_off_it_finds_nothing(make_core):
     answers = [run(core, request(f"r{n}", random_prompt(40)))[f"r{n}"] for n in range(2)]
     assert answers[0].ids == answers[1].ids
     assert answers[1].end.cached_tokens == 0
-    assert core.stats()["prefix_cache"] is None
+    assert core.stats().prefix_cache is None
     assert core.clear_prefix_cache() == 0
 
 

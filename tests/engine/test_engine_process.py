@@ -17,7 +17,6 @@ import zmq
 from scripted_core import BREAKS_STEP, ScriptedCore
 
 from helios.config import EngineConfig
-from helios.engine.client import engine_environment
 from helios.engine.messages import (
     AbortRequest,
     AddRequest,
@@ -27,14 +26,15 @@ from helios.engine.messages import (
     Shutdown,
     StatsReply,
 )
-from helios.engine.process import EngineLoop
+from helios.engine.process.child import EngineLoop
+from helios.engine.process.client import engine_environment
 from helios.sampling import SamplingParams
 
 # A parent with one engine process under load: prints the engine's id, then serves for ever.
 PARENT = """
 import asyncio
 from helios.config import EngineConfig
-from helios.engine.client import EngineClient
+from helios.engine.process.client import EngineClient
 from helios.engine.messages import AddRequest
 from helios.sampling import SamplingParams
 
@@ -42,7 +42,7 @@ async def main():
     client = EngineClient(EngineConfig(model="{model}"), core="scripted_core:ScriptedCore")
     await client.start()
     if "{model}" == "slow":
-        while client.progress["phase"] != "capture":
+        while client.progress.phase != "capture":
             await asyncio.sleep(0.01)
     else:
         await client.wait_ready()

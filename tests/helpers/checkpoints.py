@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from helios.model.config import ModelConfig
 from helios.model.decoder import Decoder
+from helios.model.model_config import ModelConfig
 from helios.model.rope import rope_table
 from helios.model.weights import load_weights
 
@@ -50,6 +50,7 @@ SHAPES = {
         "Qwen3", {"vocab_size": 160, "head_dim": 16, "num_attention_heads": 8, "num_key_value_heads": 1}
     ),
     "qwen3-yarn": Shape("Qwen3", {"vocab_size": 160, "head_dim": 32, "rope_scaling": _YARN}),
+    "qwen3-bias": Shape("Qwen3", {"vocab_size": 160, "head_dim": 16, "attention_bias": True}),
     "qwen2": Shape("Qwen2", {"vocab_size": 320}),
     "qwen2-tied": Shape("Qwen2", {"vocab_size": 160, "tie_word_embeddings": True}),
     "qwen2-yarn": Shape("Qwen2", {"vocab_size": 160, "rope_scaling": _YARN}),

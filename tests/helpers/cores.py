@@ -15,7 +15,7 @@ from torch import Tensor
 
 from helios.config import EngineConfig
 from helios.engine.core import EngineCore
-from helios.engine.messages import AddRequest, RequestOutput
+from helios.engine.messages import AddRequest, RequestOutput, TokenLogprobs
 from helios.sampling import SamplingParams
 from helios.schedule.tick import Tick
 
@@ -53,6 +53,7 @@ class Answer:
     """All that came back for one request."""
 
     ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     end: RequestOutput | None = None
 
     @property
@@ -72,6 +73,7 @@ def collect(answers: dict[str, Answer], outputs: Iterable[RequestOutput]) -> Non
         answer = answers.setdefault(output.id, Answer())
         assert answer.end is None, f"{output.id} went on after its end"
         answer.ids += output.ids
+        answer.logprobs += output.logprobs or ()
         if output.finish_reason:
             answer.end = output
 
@@ -108,10 +110,10 @@ class LogitsLog:
             log.ticks.append(tick)
             return launch(tick, *rest)
 
-        def listen(_module: Any, _inputs: Any, logits: Tensor) -> None:
-            tick = log.ticks[-1]
+        def listen(_module: Any, inputs: tuple[Any, ...], _result: None) -> None:
+            tick, logits = log.ticks[-1], inputs[-1]
             for row, each in enumerate(tick.requests):
-                known = [*each.prompt, *each.output][: tick.starts[row] + tick.counts[row]]
+                known = [*each.prompt, *each.output][: tick.num_computed_tokens[row] + tick.query_lens[row]]
                 log.rows.append((known, logits[row].clone()))
 
         runner.launch = noting

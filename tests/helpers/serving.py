@@ -11,9 +11,11 @@ from typing import Any
 import httpx
 import uvicorn
 from fastapi import FastAPI
+from helpers.status import capture_state, engine_info, engine_stats
 
 from helios.config import ServerConfig
 from helios.engine.messages import AddRequest, RequestOutput, RequestTimings
+from helios.engine.status import CaptureState, EngineInfo, EngineStats, StartupProgress
 from helios.server.app import create_app
 from helios.server.prompts import ModelText
 
@@ -33,14 +35,8 @@ class FakeEngine:
     def __init__(self, script: Script, max_model_len: int = 256) -> None:
         self.script = script
         self.state = "ready"
-        self.progress: dict[str, Any] = {"phase": "capture", "done": 3, "total": 7, "seconds": {}}
-        self.info: dict[str, Any] | None = {
-            "model": MODEL,
-            "revision": "abc",
-            "buckets": ["decode 1x1"],
-            "memory": {"pool_bytes": 1},
-            "max_model_len": max_model_len,
-        }
+        self.progress = StartupProgress("capture", done=3, total=7)
+        self.info: EngineInfo | None = engine_info(model=MODEL, max_model_len=max_model_len)
         self.dead_reason: str | None = None
         self.pace = 0.0
         self.hold = asyncio.Event()
@@ -91,22 +87,17 @@ class FakeEngine:
             if reason:
                 return
 
-    async def stats(self, timeout: float) -> dict[str, Any]:
+    async def stats(self, timeout: float) -> EngineStats:
         if self.silent:
             await asyncio.sleep(timeout)
             raise TimeoutError("no answer")
-        return {
-            "running": len(self.open),
-            "waiting": 0,
-            "pages_owned": len(self.open),
-            "prefix_cache": {"entries": 2},
-        }
+        return engine_stats(running=len(self.open), pages_owned=len(self.open))
 
-    async def capture(self, timeout: float) -> dict[str, Any]:
+    async def capture(self, timeout: float) -> CaptureState:
         if self.silent:
             await asyncio.sleep(timeout)
             raise TimeoutError("no answer")
-        return {"degraded": False, "verdict": {"late_compilations": 0}, "ticks": []}
+        return capture_state()
 
     async def clear_prefix_cache(self) -> int:
         return 2

@@ -35,7 +35,7 @@ def drive(core: EngineCore, ticks: int, seed: int = 0) -> dict[str, Answer]:
     draw = random.Random(seed)
     answers: dict[str, Answer] = {}
     made, wave = 0, 1
-    while core.stats()["ticks"] < ticks:
+    while core.stats().ticks < ticks:
         if draw.random() < 0.03:
             wave = draw.choice([1, 2, 4, 8, 12])
         while core.scheduler.snapshot()["waiting"] + core.scheduler.snapshot()["running"] < wave:

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from helios.model.config import ModelConfig, RopeConfig
+from helios.model.model_config import ModelConfig
+from helios.model.rope_config import RopeConfig
 
 QWEN3_4B = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -78,6 +79,7 @@ def test_qwen3():
         max_position_embeddings=40960,
         tie_word_embeddings=True,
         qkv_bias=False,
+        o_bias=False,
         qk_norm=True,
         dtype="bfloat16",
         eos_token_ids=(151645,),
@@ -109,11 +111,13 @@ def test_what_transformers_writes_today_reads_the_same(tmp_path):
     [
         (None, (151645,)),
         ({}, (151645,)),
-        ({"eos_token_id": 151643}, (151643,)),
+        ({"eos_token_id": None}, (151645,)),
+        ({"eos_token_id": []}, (151645,)),
+        ({"eos_token_id": 151643}, (151643, 151645)),
         ({"eos_token_id": [151645, 151643]}, (151645, 151643)),
     ],
 )
-def test_every_eos_of_the_generation_config_counts_else_that_of_the_config(generation, expected):
+def test_the_eos_of_both_files_count(generation, expected):
     assert ModelConfig.from_hf(QWEN3_4B, generation).eos_token_ids == expected
 
 
@@ -175,20 +179,37 @@ def test_yarn_without_an_original_length_scales_the_configs_own():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
+        ({"model_type": "llama"}, "model_type in config.json must be qwen3 or qwen2.*got 'llama'"),
+        ({"model_type": "qwen2"}, "architectures .* Qwen3ForCausalLM, but model_type is qwen2"),
         (
-            {"architectures": ["LlamaForCausalLM"]},
+            {"architectures": ["Qwen3ForSequenceClassification"]},
+            "architectures .* Qwen3ForSequenceClassification, but model_type is qwen3",
+        ),
+        ({"architectures": "Qwen3ForCausalLM"}, "architectures .* must be a list that starts with"),
+        ({"architectures": MISSING, "model_type": MISSING}, "neither model_type nor architectures"),
+        (
+            {"architectures": ["LlamaForCausalLM"], "model_type": MISSING},
             "architectures .* Qwen3ForCausalLM or Qwen2ForCausalLM.*Llama",
         ),
-        ({"architectures": MISSING}, "architectures is missing from config.json"),
-        ({"architectures": []}, "architectures .* must be a list that starts with"),
         ({"hidden_act": "gelu"}, "hidden_act in config.json must be \"silu\", got 'gelu'"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config .* quantised"),
-        ({"attention_bias": True}, "attention_bias .* only false works"),
         (
             {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 28},
             "use_sliding_window .* max_window_layers 28 below num_hidden_layers 36",
         ),
-        ({"use_sliding_window": True, "max_window_layers": MISSING}, "max_window_layers is missing"),
+        (
+            {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 0},
+            "max_window_layers 0 below num_hidden_layers 36",
+        ),
+        (
+            {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": MISSING},
+            "max_window_layers 28 below",  # what transformers takes an absent key for
+        ),
+        (
+            {"use_sliding_window": True, "sliding_window": MISSING, "max_window_layers": 0},
+            "max_window_layers 0",
+        ),
+        ({"layer_types": ["full_attention"]}, "layer_types .* has 1 entries, num_hidden_layers is 36"),
         ({"use_sliding_window": "false"}, "use_sliding_window .* true or false, got 'false'"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types .*full_attention"),
         ({"hidden_size": MISSING}, "hidden_size is missing from config.json: .* positive whole number"),
@@ -196,20 +217,36 @@ def test_yarn_without_an_original_length_scales_the_configs_own():
         ({"num_hidden_layers": 0}, "num_hidden_layers .* got 0"),
         ({"num_attention_heads": True}, "num_attention_heads .* got True"),
         ({"intermediate_size": 1.5}, "intermediate_size .* got 1.5"),
-        ({"vocab_size": None}, "vocab_size is missing"),
+        ({"vocab_size": None}, "vocab_size .* got null"),
+        ({"vocab_size": 151936.0}, "vocab_size .* got 151936.0"),
         ({"max_position_embeddings": -1}, "max_position_embeddings .* got -1"),
         ({"num_key_value_heads": 5}, "num_key_value_heads .* divisor of num_attention_heads 32, got 5"),
-        ({"head_dim": MISSING}, "head_dim is missing"),
+        ({"head_dim": None}, "head_dim .* got null"),
+        ({"num_key_value_heads": MISSING, "num_attention_heads": 40}, "and absent it is 32"),
+        ({"tie_word_embeddings": None}, "tie_word_embeddings .* true or false, got null"),
+        ({"per_layer_config": {"0": {"head_dim": 64}}}, "per_layer_config .* single layers"),
+        ({"text_config": {"model_type": "qwen3"}}, "text_config .* composite model"),
+        ({"transformers_weights": "other.safetensors"}, "transformers_weights .* model.safetensors"),
         ({"head_dim": 127}, "head_dim .* even.*got 127"),
         ({"rms_norm_eps": 0}, "rms_norm_eps .* positive number, got 0"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings .* true or false, got 1"),
         ({"torch_dtype": "float8_e4m3fn"}, "torch_dtype .* bfloat16, float16, float32, got 'float8"),
+        ({"torch_dtype": "auto"}, "torch_dtype .* bfloat16, float16, float32, got 'auto'"),
         ({"eos_token_id": 151936}, "eos_token_id .* from 0 to 151935, got 151936"),
-        ({"rope_theta": MISSING}, "rope_theta is missing"),
+        ({"eos_token_id": True}, "eos_token_id in config.json must be an id .* got True"),
+        ({"eos_token_id": 2.0}, "eos_token_id in config.json must be an id .* got 2.0"),
+        ({"eos_token_id": [-1]}, r"eos_token_id in config.json must be an id .* got \[-1\]"),
+        ({"rope_theta": None}, "rope_theta .* got null"),
         ({"rope_theta": 1}, "rope_theta .* above 1, got 1"),
         ({"rope_theta": "1e6"}, "rope_theta .* positive number"),
         ({"rope_scaling": "yarn"}, "rope_scaling .* an object"),
-        ({"rope_scaling": {"type": "longrope"}}, "rope_type 'longrope' .* default and yarn work"),
+        *(
+            ({"rope_scaling": {"type": kind}}, f"rope_type '{kind}' .* default and yarn work")
+            for kind in ("linear", "dynamic", "llama3", "longrope")
+        ),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention apart"),
+        ({"rope_parameters": {"rope_theta": 1e6, "rope_type": None}}, "rope_type .* got null"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor in config.json must be 1, got 0.5"),
         ({"rope_scaling": {"type": "linear", "rope_type": "yarn"}}, "disagree: .*linear.*yarn"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "factor is missing from the rope settings"),
         ({"rope_scaling": YARN | {"type": "yarn", "factor": 0.5}}, "factor .* at least 1, got 0.5"),
@@ -222,7 +259,7 @@ def test_yarn_without_an_original_length_scales_the_configs_own():
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor .* must be 1, got 0.5"),
         (
             {"rope_parameters": {"rope_type": "default"}, "rope_scaling": YARN | {"rope_type": "yarn"}},
-            "rope_scaling and rope_parameters .* disagree on rope_type",
+            "rope_scaling and rope_parameters .* disagree on factor, .*rope_type",
         ),
     ],
 )
@@ -245,8 +282,9 @@ def test_qwen2_whose_head_size_is_no_whole_number():
     ("text", "sentence"),
     [
         (None, "config.json is missing from"),
-        ("{", "config.json cannot be read as JSON"),
-        ("[]", "config.json must hold a JSON object, got a list"),
+        ("{", r"config.json is not valid JSON: Expecting property name"),
+        ("\ufeff{}", "config.json is not valid JSON: Unexpected UTF-8 BOM"),
+        ("[]", "config.json must hold a JSON object, it holds a list"),
     ],
 )
 def test_an_unreadable_config_file(tmp_path, text, sentence):

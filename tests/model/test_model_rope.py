@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helios.model.config import ModelConfig, RopeConfig
+from helios.model.model_config import ModelConfig, RopeConfig
 from helios.model.rope import attention_factor, rope_table
 
 SHAPE = {

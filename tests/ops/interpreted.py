@@ -11,16 +11,19 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from helpers.drawing import Draw, draw
+from helpers.drawing import Draw, check_kernels, draw
 from helpers.paged import paged_case
+from triton.runtime import interpreter
 
 from helios.ops.attention import paged_attention
 from helios.ops.elementwise import add_rms_norm
 from helios.ops.elementwise_triton import add_rms_norm as add_rms_norm_kernel
 from helios.ops.elementwise_triton import silu_mul as silu_mul_kernel
 from helios.ops.linear_triton import skinny_linear
+from helios.ops.locate import locate
 from helios.ops.rotary import rotate_and_store
 from helios.ops.rotary_triton import rotate_and_store as rotate_and_store_kernel
+from helios.sampler.sampler import Variant
 
 
 def attention() -> None:
@@ -47,19 +50,25 @@ def sampling() -> None:
         Draw(top_p=0.5),
         Draw(top_k=3, seed=2**40 + 1),
     ]
-    for dtype in (torch.float32, torch.float16):
-        logits = (3 * torch.randn(len(rows), 300)).to(dtype)
-        logits[:, 290:] = 100.0
-        for wanted, got in zip(
-            draw(logits, rows, vocab=290), draw(logits, rows, vocab=290, backend="triton"), strict=True
-        ):
-            assert torch.equal(wanted, got)
+    logits = 3 * torch.randn(len(rows), 300)
+    logits[:, 290:] = 100.0
+    # Half precision has bisections of its own, unless the logits are adjusted, which makes them float32.
+    for dtype, variant in (
+        (torch.float32, Variant.LIMITED),
+        (torch.float16, Variant.LIMITED),
+        (torch.float16, Variant.LOGPROBS),
+    ):
+        wanted, ok = draw(logits.to(dtype), rows, vocab=290)
+        got, got_ok = draw(logits.to(dtype), rows, vocab=290, backend="triton", variant=variant)
+        assert torch.equal(wanted, got)
+        assert torch.equal(ok, got_ok)
 
 
 def products() -> None:
     for rows, tile in ((1, (64, 64, 1, 4, 3)), (17, (64, 64, 2, 4, 3))):
         x, weight = torch.randn(rows, 150).half(), torch.randn(100, 150).half()
-        out = skinny_linear(x, weight, tile)
+        out = torch.empty(rows, 100).half()
+        skinny_linear(x, weight, out, tile)
         assert torch.allclose(out.float(), x.float() @ weight.float().T, atol=5e-2)
 
 
@@ -87,7 +96,27 @@ def rotary() -> None:
         assert torch.equal(pools[1], pools[3])
 
 
+def places() -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def ints(high: int, *shape: int) -> torch.Tensor:
+        return torch.randint(0, high, shape, generator=generator, dtype=torch.int32)
+
+    for tokens, rows in ((1, 1), (300, 7)):
+        computed = ints(50, 9, 4)[:, 1]  # a column, as in the seats' records
+        arguments = (
+            ints(100, tokens), ints(2, tokens), ints(9, tokens), ints(3, tokens), ints(9, rows), ints(5, rows), computed,
+            ints(100, 9, 3), ints(40, 9, 4),
+        )  # fmt: skip
+        for ours, theirs in zip(
+            locate(*arguments, 16, "triton"), locate(*arguments, 16, "reference"), strict=True
+        ):
+            assert torch.equal(ours, theirs)
+
+
 if __name__ == "__main__":
+    # Kernels hash with products that overflow on purpose, as on a GPU; looking at each of them takes half of the time.
+    interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
     torch.manual_seed(0)
-    for check in (attention, sampling, products, elementwise, rotary):
+    for check in (attention, sampling, check_kernels, products, elementwise, rotary, places):
         check()

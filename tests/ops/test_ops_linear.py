@@ -7,7 +7,7 @@ import torch
 from helpers.paged import poisoned_memory
 from torch import Tensor
 
-from helios.ops.linear import linear
+from helios.ops.linear import linear, linear_into
 
 # out, in: the products of Qwen3-4B and Qwen2.5-0.5B, and sizes that fill no tile (K not a multiple of 128, few outputs)
 SHAPES = [
@@ -43,8 +43,20 @@ def test_product(rows):
     assert torch.allclose(out.double(), x.double() @ weight.double().T, atol=1e-5)
 
 
-def test_the_op_keeps_its_contract_with_the_compiler():
-    torch.library.opcheck(linear, (*operands(3, 40, 24, torch.float32), "reference"))
+def test_a_product_into_a_place_that_waits_for_it():
+    """The place can be the first rows of a longer tensor, as the logits' is; the others stay as they are."""
+    x, weight = operands(3, 40, 24, torch.float32)
+    place = torch.full((5, 40), torch.nan)
+    linear_into(x, weight, place[:3], "reference")
+    assert torch.equal(place[:3], linear(x, weight, "reference"))
+    assert place[3:].isnan().all()
+
+
+@pytest.mark.parametrize("op", [linear, linear_into], ids=["linear", "linear_into"])
+def test_the_op_keeps_its_contract_with_the_compiler(op):
+    x, weight = operands(3, 40, 24, torch.float32)
+    out = () if op is linear else (torch.empty(3, 40),)
+    torch.library.opcheck(op, (x, weight, *out, "reference"))
 
 
 def close(out: Tensor, x: Tensor, weight: Tensor) -> bool:
@@ -77,9 +89,20 @@ def test_triton_kernel_of_every_number_of_rows(inner, splits):
 
     for rows in (*range(1, 18), 31, 32, 33, 63, MAX_ROWS):
         x, weight = operands(rows, 300, inner, torch.bfloat16, "cuda")
+        out = x.new_full((rows, 300), torch.nan)
         with poisoned_memory():
-            out = skinny_linear(x, weight, (64, 128, splits, 4, 3))
+            skinny_linear(x, weight, out, (64, 128, splits, 4, 3))
         assert close(out, x, weight), f"{rows} rows"
+
+
+@gpu
+def test_triton_product_into_a_place_that_waits_for_it():
+    for rows in (3, 200):
+        x, weight = operands(rows, 300, 600, torch.bfloat16, "cuda")
+        place = x.new_full((rows + 2, 300), torch.nan)
+        linear_into(x, weight, place[:rows], "triton")
+        assert torch.equal(place[:rows], linear(x, weight, "triton"))
+        assert place[rows:].isnan().all()
 
 
 @gpu

@@ -8,7 +8,7 @@ from helpers.paged import poisoned_memory
 from torch import Tensor
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_pos_emb
 
-from helios.model.config import RopeConfig
+from helios.model.model_config import RopeConfig
 from helios.model.rope import rope_table
 from helios.ops.rotary import rotate_and_store
 

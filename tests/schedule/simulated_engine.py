@@ -1,7 +1,8 @@
 """A device made of lists: it runs ticks in stream order against a pool whose slots remember what was written.
 
 A slot's value depends on its token, on all tokens before it and on the salt, as KV does, so one wrong page, position or
-reuse changes what a row reads, and the row says so.
+reuse changes what a row reads, and the row says so. Lengths and ids are kept by seat, and of decode rows only the device
+knows how many tokens they yield.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ from __future__ import annotations
 import random
 import zlib
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from helios.cache.pages import PageAllocator
-from helios.cache.prefix import PrefixCache
+from helios.cache.manager import KVCacheManager
 from helios.sampling import SamplingParams
-from helios.schedule.request import Request
+from helios.schedule.admission import Admission
+from helios.schedule.request import Request, State
 from helios.schedule.scheduler import Scheduler
-from helios.schedule.tick import Tick
+from helios.schedule.tick import Progress, Tick
 
 VOCABULARY = 61
 NAN = -1  # the value of a slot that was computed from a row that is not finite
@@ -68,12 +70,29 @@ def expected_output(request: Request) -> list[int]:
 
 @dataclass
 class Launch:
-    """What the device was told: copies, taken when the tick was launched."""
+    """What the device was told: copies, taken when the tick was launched.
+
+    behind: launches that had not run when this tick was planned. short: by how many tokens a request's row yielded
+    fewer than it was planned to, known once it ran.
+    """
 
     tick: Tick
-    tables: list[tuple[int, list[int]]]
     seats: list[int]
+    admitted_seats: list[int]
+    appended_seats: list[int]
     bad_rows: set[int]
+    behind: list[Launch]
+    short: dict[Request, int] = field(default_factory=dict)
+
+
+@dataclass
+class Seat:
+    """The device's tables for one seat. owner is for the checks alone."""
+
+    owner: Request
+    pages: list[int]
+    num_computed: int
+    last_id: int = -1
 
 
 @dataclass
@@ -91,32 +110,32 @@ class SimulatedEngine:
     caching: bool = True
     ttl: float = 300.0
     aging_seconds: float = 0.1
+    admission: Admission | None = None
+    decode_outputs: int = 1
+    yields: Callable[[int], int] = lambda most: most  # of a decode row that may yield so many tokens
     clock: Clock = field(default_factory=Clock)
     tick_seconds: float = 0.01
 
     def __post_init__(self) -> None:
-        self.allocator = PageAllocator(self.num_pages)
-        self.cache = (
-            PrefixCache(self.allocator, self.page_size, self.ttl, self.clock) if self.caching else None
+        self.cache = KVCacheManager(
+            self.num_pages, self.page_size, prefix_caching=self.caching, ttl=self.ttl, clock=self.clock
         )
         self.scheduler = Scheduler(
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_queue_size=self.max_queue_size,
             max_model_len=self.max_model_len,
-            page_size=self.page_size,
-            allocator=self.allocator,
-            prefix_cache=self.cache,
+            cache=self.cache,
+            admission=self.admission,
+            decode_outputs=self.decode_outputs,
             aging_seconds=self.aging_seconds,
             clock=self.clock,
         )
         self.slots = [[(0, 0)] * self.page_size for _ in range(self.num_pages)]  # (token, value)
-        self.tables: dict[int, list[int]] = {}
-        self.last_id: dict[int, int] = {}
+        self.seats: dict[int, Seat] = {}
         self.sampled: dict[Request, list[int]] = {}  # device side, so ahead of request.output
         self.poisoned: set[Request] = set()
         self.in_flight: deque[Launch] = deque()
-        self.reached: dict[Request, int] = {}  # where the request's next row has to begin
         self.ended: list[Request] = []
         self.ticks: list[Tick] = []
 
@@ -128,26 +147,36 @@ class SimulatedEngine:
         """Plan one tick and hand it to the device. bad_rows: rows whose logits will not be finite."""
         tick = self.scheduler.plan()
         if tick is not None:
-            tables = [(request.seat, list(request.pages)) for request in tick.admitted]
-            seats = [request.seat for request in tick.requests]
-            self.in_flight.append(Launch(tick, tables, seats, bad_rows or set()))
+            launch = Launch(
+                tick,
+                seats=[request.seat for request in tick.requests],
+                admitted_seats=[entry.request.seat for entry in tick.admitted],
+                appended_seats=[entry.request.seat for entry in tick.appended],
+                bad_rows=bad_rows or set(),
+                behind=list(self.in_flight),
+            )
+            self.in_flight.append(launch)
             self.ticks.append(tick)
-            for request, start, count in zip(tick.requests, tick.starts, tick.counts, strict=True):
-                assert start == self.reached.get(request, request.cached), (
-                    "a token was left out or computed twice"
-                )
-                self.reached[request] = start + count
         return tick
 
-    def read_back(self) -> list[Request]:
+    def read_back(self) -> list[Progress]:
         """Run the oldest launched tick and commit it."""
         launch = self.in_flight.popleft()
-        for seat, pages in launch.tables:
-            self.tables[seat] = pages
-        ids = [self._run_row(launch, row) for row in range(launch.tick.rows)]
-        ok = [row not in launch.bad_rows for row in range(launch.tick.rows)]
-        progressed = self.scheduler.commit(launch.tick, ids, ok)
-        self.ended += [request for request in progressed if request.finish_reason]
+        tick = launch.tick
+        for seat, (request, pages, num_computed) in zip(launch.admitted_seats, tick.admitted, strict=True):
+            self.seats[seat] = Seat(request, pages, num_computed)
+        for seat, (request, first, pages) in zip(launch.appended_seats, tick.appended, strict=True):
+            assert self.seats[seat].owner is request
+            assert len(self.seats[seat].pages) == first
+            self.seats[seat].pages += pages
+        ids = [self._run_row(launch, row) for row in range(tick.rows)]
+        ok = [row not in launch.bad_rows for row in range(tick.rows)]
+        before = {request: len(request.output) for request in tick.requests}
+        progressed = self.scheduler.commit(tick, ids, ok)
+        for row, request, new in ((each.row, each.request, each.ids) for each in progressed):
+            assert request is tick.requests[row]
+            assert new == request.output[before[request] :]
+        self.ended += [each.request for each in progressed if each.request.finish_reason]
         return progressed
 
     def step(self, bad_rows: set[int] | None = None) -> Tick | None:
@@ -166,38 +195,63 @@ class SimulatedEngine:
         raise RuntimeError(f"still at work after {limit} ticks: {self.scheduler.snapshot()}")
 
     def check(self) -> None:
-        """Pages and seats are accounted for, and every cached page holds the tokens it is found under."""
+        """Pages and seats are accounted for, every cached page holds the tokens it is found under, and the scheduler's
+        lengths are at least the device's, and the same where nothing is in flight.
+        """
         self.scheduler.check()
-        if self.cache:
-            for page, tokens in self.cache.contents().items():
-                assert [token for token, _ in self.slots[page]] == tokens
-                assert NAN not in [value for _, value in self.slots[page]]
+        for page, tokens in self.cache.contents().items():
+            assert [token for token, _ in self.slots[page]] == tokens
+            assert NAN not in [value for _, value in self.slots[page]]
+        for number, seat in self.seats.items():
+            if seat.owner.state is State.RUNNING and seat.owner.seat == number:
+                assert seat.owner.num_computed_tokens >= seat.num_computed
+                assert self.in_flight or seat.owner.num_computed_tokens == seat.num_computed
 
-    def _run_row(self, launch: Launch, row: int) -> int:
-        tick, seat = launch.tick, launch.seats[row]
-        request, start, count = tick.requests[row], tick.starts[row], tick.counts[row]
-        pages, size = self.tables[seat], self.page_size
-        tokens = [self.last_id[seat]] if tick.from_device[row] else request.prompt[start : start + count]
-        assert len(tokens) == count
+    def _run_row(self, launch: Launch, row: int) -> list[int]:
+        """Compute the row's tokens at the seat's own length, and return what it yields."""
+        tick, seat, request = launch.tick, self.seats[launch.seats[row]], launch.tick.requests[row]
+        assert seat.owner is request
+        start, count, most = seat.num_computed, tick.query_lens[row], tick.num_outputs[row]
+        ahead = sum(each.short.get(request, 0) for each in launch.behind)
+        assert tick.num_computed_tokens[row] == start + ahead, "the scheduler's bound is off"
+        decodes = tick.from_device[row]
         if row in launch.bad_rows:
             self.poisoned.add(request)
         bad = request in self.poisoned
+        yielded = self.yields(most) if decodes else most
+        launch.short[request] = most - yielded
 
-        before = self.slots[pages[(start - 1) // size]][(start - 1) % size][1] if start else None
-        value = zlib.crc32(request.salt.encode()) if before is None else before
-        for position, token in enumerate(tokens, start):
-            value = NAN if bad else next_value(value, token)
-            self.slots[pages[position // size]][position % size] = (token, value)
-        if bad:
-            token = 0
+        # A decode row computes the last id and proposals behind it: it yields one token more than it got right.
+        tokens = [seat.last_id] if decodes else request.prompt[start : start + count]
+        ids: list[int] = []
+        for step in range(count):
+            if decodes and step:
+                tokens.append(ids[-1] if step < yielded else (ids[-1] + 1) % VOCABULARY)
+            value = self._write(seat, start + step, tokens[step], bad)
+            if decodes or step == count - 1:
+                ids.append(0 if bad else value % VOCABULARY)
+        assert len(tokens) == count
+        ids = ids[:yielded]
+
+        right = start + count - (most - yielded)
+        if not bad:
+            context = (request.prompt + self.sampled.get(request, []) + ids[:-1])[:right]
+            read = [slot for page in seat.pages for slot in self.slots[page]][:right]
+            assert read == list(zip(context, values_of(context, request.salt), strict=True)), (
+                f"tick {tick.number}, row {row}: {request.id} read something that is not its context"
+            )
+        self.sampled.setdefault(request, []).extend(ids)
+        seat.last_id = ids[-1] if ids else seat.last_id
+        seat.num_computed += count - (most - yielded)
+        return ids
+
+    def _write(self, seat: Seat, position: int, token: int, bad: bool) -> int:
+        """Write a slot from the slot before it, as a row does, and return its value."""
+        size = self.page_size
+        if position:
+            before = self.slots[seat.pages[(position - 1) // size]][(position - 1) % size][1]
         else:
-            context = (request.prompt + self.sampled.get(request, []))[: start + count]
-            read = [slot for page in pages[: -(-len(context) // size)] for slot in self.slots[page]]
-            assert read[: len(context)] == list(
-                zip(context, values_of(context, request.salt), strict=True)
-            ), f"tick {tick.number}, row {row}: {request.id} read something that is not its context"
-            token = value % VOCABULARY
-        self.last_id[seat] = token  # every row samples on the device; only some of the ids are wanted
-        if tick.samples[row]:
-            self.sampled.setdefault(request, []).append(token)
-        return token
+            before = zlib.crc32(seat.owner.salt.encode())
+        value = NAN if bad else next_value(before, token)
+        self.slots[seat.pages[position // size]][position % size] = (token, value)
+        return value

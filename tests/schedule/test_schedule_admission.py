@@ -27,7 +27,7 @@ def test_admission_reserves_the_longest_output_and_the_head_waits_for_it() -> No
     }
     order = []
     while engine.scheduler.has_work:
-        order += [request.id for request in (engine.step() or Tick(0)).admitted]
+        order += [each.request.id for each in (engine.step() or Tick(0)).admitted]
     assert order == ["head", "small"], "first come, first admitted"
 
 
@@ -51,7 +51,7 @@ def test_the_cached_beginning_of_the_head_is_not_evicted_for_its_own_rest() -> N
     again = make_request("again", first.prompt, 20)
     engine.add(again)
     engine.run()
-    assert again.cached == 16
+    assert again.num_cached_tokens == 16
     assert again.output == expected_output(again)
 
 
@@ -65,7 +65,7 @@ def test_the_head_is_tried_again_when_pages_it_could_share_appear() -> None:
     engine.step()
     engine.step()
     assert head.state is State.RUNNING
-    assert head.cached == 8
+    assert head.num_cached_tokens == 8
     engine.run()
     assert head.output == expected_output(head)
 
@@ -81,7 +81,7 @@ def test_a_burst_that_begins_alike_shares_what_the_first_ones_computed(budget: i
     engine.run()
     engine.check()
     assert all(request.output == expected_output(request) for request in burst)
-    computed_twice = sum(request.cached < 32 for request in burst)
+    computed_twice = sum(request.num_cached_tokens < 32 for request in burst)
     assert computed_twice <= 2 * -(-budget // 34), (
         "only those of the two ticks before the first was read back"
     )

@@ -75,8 +75,8 @@ def test_a_prompt_found_whole_still_computes_its_last_token(length: int, budget:
         engine.add(request)
         engine.run()
         assert request.output == expected_output(request)
-        assert request.cached == (0 if turn == 0 else (length - 1) // 4 * 4)
-        assert all(min(tick.counts) >= 1 for tick in engine.ticks)
+        assert request.num_cached_tokens == (0 if turn == 0 else (length - 1) // 4 * 4)
+        assert all(min(tick.query_lens) >= 1 for tick in engine.ticks)
 
 
 @pytest.fixture(params=["sha-256", "constant hash"])

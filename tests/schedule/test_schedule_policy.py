@@ -40,7 +40,7 @@ def share(
         return admitted[-1]
 
     def renew(request: Request) -> None:
-        request.computed = max(request.computed, cached.get(request.id, 0))
+        request.num_computed_tokens = max(request.num_computed_tokens, cached.get(request.id, 0))
 
     shares = share_budget(running, queue, admit, renew, budget, NOW, AGING)
     return [(request.id, count) for request, count in shares]

@@ -67,10 +67,10 @@ class Traffic:
 
 
 def check_tick(engine: SimulatedEngine, tick: Tick) -> None:
-    decoders = sum(tick.from_device)
-    assert tick.tokens == sum(tick.counts) <= max(engine.max_num_batched_tokens, decoders + 1)
+    decoders = sum(count for count, decodes in zip(tick.query_lens, tick.from_device, strict=True) if decodes)
+    assert tick.tokens == sum(tick.query_lens) <= max(engine.max_num_batched_tokens, decoders + 1)
     assert tick.tokens <= engine.scheduler.max_tick_tokens
-    assert min(tick.counts) >= 1
+    assert min(tick.query_lens) >= 1
     assert all(request.promised <= request.max_new for request in tick.requests)
     seats = [request.seat for request in tick.requests]
     assert len(set(seats)) == tick.rows <= engine.max_num_seqs
@@ -108,7 +108,7 @@ def test_the_books_balance_after_every_tick(
         if len(engine.in_flight) > (tick is not None):
             engine.read_back()
             engine.check()
-        if engine.cache and draw.random() < 0.002:
+        if engine.caching and draw.random() < 0.002:
             engine.cache.clear()
             engine.check()
         engine.clock.now += draw.choice((0.001, 0.02, 0.05))
@@ -139,10 +139,10 @@ def test_the_books_balance_after_every_tick(
     assert {request.finish_reason for request in traffic.accepted} == {"stop", "length", "error", "abort"}
     snapshot = engine.scheduler.snapshot()
     assert (snapshot["running"], snapshot["waiting"], snapshot["pages_owned"]) == (0, 0, 0)
-    if engine.cache:
+    if engine.caching:
         assert engine.cache.clear() == snapshot["pages_cached"]
         assert engine.cache.stats()["hits"] > 0
-        assert engine.allocator.free == engine.allocator.total
+        assert engine.cache.snapshot()["pages_free"] == engine.cache.total_pages
 
 
 def test_the_same_traffic_gives_the_same_ticks() -> None:
@@ -155,7 +155,13 @@ def test_the_same_traffic_gives_the_same_ticks() -> None:
                 traffic.hang_up()
             engine.step()
         return [
-            ([r.id for r in t.requests], t.starts, t.counts, [r.id for r in t.admitted]) for t in engine.ticks
+            (
+                [r.id for r in t.requests],
+                t.num_computed_tokens,
+                t.query_lens,
+                [each.request.id for each in t.admitted],
+            )
+            for t in engine.ticks
         ]
 
     assert drive() == drive()

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from simulated_engine import SimulatedEngine, expected_output, make_request
+from simulated_engine import Clock, SimulatedEngine, expected_output, make_request
 
 from helios.schedule.request import State
 from helios.schedule.scheduler import Scheduler
-from helios.schedule.tick import Tick
+from helios.schedule.tick import Admitted, Progress, Tick
 
 
-def rows(tick: Tick) -> list[tuple[str, int, int, bool, bool]]:
+def rows(tick: Tick) -> list[tuple[str, int, int, int, bool]]:
     return list(
         zip(
             [request.id for request in tick.requests],
-            tick.starts,
-            tick.counts,
-            tick.samples,
+            tick.num_computed_tokens,
+            tick.query_lens,
+            tick.num_outputs,
             tick.from_device,
             strict=True,
         )
@@ -30,21 +30,21 @@ def test_one_request_from_prompt_to_end() -> None:
     request = make_request("r", 6, max_new=3)
     engine.add(request)
 
-    assert rows(engine.launch()) == [("r", 0, 4, False, False)]
-    assert engine.ticks[0].admitted == [request]
-    assert rows(engine.launch()) == [("r", 4, 2, True, False)]
+    assert rows(engine.launch()) == [("r", 0, 4, 0, False)]
+    assert engine.ticks[0].admitted == [Admitted(request, [1, 2, 3], 0)]
+    assert rows(engine.launch()) == [("r", 4, 2, 1, False)]
     assert engine.read_back() == []
-    assert rows(engine.launch()) == [("r", 6, 1, True, True)]
-    assert engine.read_back() == [request]
-    assert len(request.output) == 1
-    assert rows(engine.launch()) == [("r", 7, 1, True, True)]
+    assert rows(engine.launch()) == [("r", 6, 1, 1, True)]
+    assert engine.read_back() == [Progress(0, request, expected_output(request)[:1])]
+    assert rows(engine.launch()) == [("r", 7, 1, 1, True)]
     assert engine.launch() is None, "all three tokens are promised"
     engine.read_back()
-    assert engine.read_back() == [request]
+    assert engine.read_back() == [Progress(0, request, expected_output(request)[2:])]
 
     assert request.output == expected_output(request)
     assert (request.finish_reason, request.stop_id, request.state) == ("length", None, State.FINISHED)
-    assert (request.seat, request.pages) == (-1, [])
+    assert request.seat == -1
+    assert engine.cache.holders() == set()
     assert not engine.scheduler.has_work
 
 
@@ -86,7 +86,9 @@ def test_a_stop_id_ends_the_request_and_the_row_in_flight_is_dropped() -> None:
     assert request.output == answer[: answer.index(stop) + 1]
     assert (request.finish_reason, request.stop_id) == ("stop", stop)
     zombies = [
-        tick for tick in engine.ticks if tick.starts[0] >= len(request.prompt) + len(request.output) - 1
+        tick
+        for tick in engine.ticks
+        if tick.num_computed_tokens[0] >= len(request.prompt) + len(request.output) - 1
     ]
     assert len(zombies) == 1
 
@@ -121,7 +123,7 @@ def test_no_page_of_a_request_that_was_not_finite_stays_in_the_cache(bad_tick: i
         engine.step(bad_rows={0} if tick == bad_tick else None)
     engine.run()
     assert engine.cache.stats()["entries"] == 0
-    assert engine.allocator.free == engine.allocator.total
+    assert engine.cache.snapshot()["pages_free"] == engine.cache.total_pages
 
 
 def test_a_prompt_is_cached_from_its_first_pages_on_and_the_answer_with_its_end() -> None:
@@ -139,7 +141,7 @@ def test_a_prompt_is_cached_from_its_first_pages_on_and_the_answer_with_its_end(
     turn = make_request("turn", [*first.prompt, *first.output, 1, 2, 3])
     engine.add(turn)
     tick = engine.step()
-    assert (turn.cached, tick.starts, tick.counts) == (24, [24], [5])
+    assert (turn.num_cached_tokens, tick.num_computed_tokens, tick.query_lens) == (24, [24], [5])
     engine.run()
     assert turn.output == expected_output(turn)
 
@@ -155,7 +157,7 @@ def test_the_pages_of_an_aborted_prefill_stay_where_full_and_read_back() -> None
     again = make_request("again", request.prompt)
     engine.add(again)
     engine.run()
-    assert again.cached == 8
+    assert again.num_cached_tokens == 8
     assert again.output == expected_output(again)
 
 
@@ -165,7 +167,7 @@ def test_a_request_aborted_before_its_tick_is_read_back_leaves_nothing() -> None
     engine.launch()
     engine.scheduler.abort("r")
     assert engine.read_back() == []
-    assert engine.allocator.free == engine.allocator.total
+    assert engine.cache.snapshot()["pages_free"] == engine.cache.total_pages
     assert engine.cache.stats()["entries"] == 0
 
 
@@ -252,10 +254,12 @@ def test_timings_tell_where_the_time_went() -> None:
 
 
 def test_lookup_and_store_are_timed() -> None:
-    engine = SimulatedEngine()
-    clock = engine.scheduler._clock
-    ticking = iter(range(10_000))
-    engine.scheduler._clock = lambda: clock() + next(ticking)
+    class Restless(Clock):
+        def __call__(self) -> float:
+            self.now += 1
+            return self.now
+
+    engine = SimulatedEngine(clock=Restless())
     request = make_request("r", 9, 1)
     engine.add(request)
     engine.run()
@@ -268,15 +272,17 @@ def test_ticks_are_committed_in_order_and_whole() -> None:
     engine.add(make_request("r", 3))
     first, second = engine.launch(), engine.launch()
     with pytest.raises(ValueError, match="tick 2 was committed, but tick 1 is next"):
-        engine.scheduler.commit(second, [1], [True])
+        engine.scheduler.commit(second, [[1]], [True])
     with pytest.raises(ValueError, match="tick 1 has 1 rows, but 2 ids and 1 flags came"):
-        engine.scheduler.commit(first, [1, 2], [True])
-    engine.scheduler.commit(first, [1], [True])
+        engine.scheduler.commit(first, [[1], [2]], [True])
+    engine.scheduler.commit(first, [[1]], [True])
     with pytest.raises(ValueError, match="tick 1 was committed, but tick 2 is next"):
-        engine.scheduler.commit(first, [1], [True])
+        engine.scheduler.commit(first, [[1]], [True])
 
 
-@pytest.mark.parametrize("name", ["max_num_seqs", "max_num_batched_tokens", "max_model_len", "page_size"])
+@pytest.mark.parametrize(
+    "name", ["max_num_seqs", "max_num_batched_tokens", "max_model_len", "decode_outputs"]
+)
 def test_a_size_of_zero_is_refused_by_name(name: str) -> None:
     engine = SimulatedEngine()
     sizes = {
@@ -284,7 +290,6 @@ def test_a_size_of_zero_is_refused_by_name(name: str) -> None:
         "max_num_batched_tokens": 1,
         "max_queue_size": 0,
         "max_model_len": 8,
-        "page_size": 4,
     }
     with pytest.raises(ValueError, match=f"{name} must be at least"):
-        Scheduler(**sizes | {name: 0}, allocator=engine.allocator, prefix_cache=None)
+        Scheduler(**sizes | {name: 0}, cache=engine.cache)

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from helios.schedule.simulation import (
+from helios.engine.proof.simulation import (
     SHARES,
     Limits,
     StepTime,

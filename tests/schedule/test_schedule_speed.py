@@ -7,27 +7,23 @@ import time
 
 from simulated_engine import make_request
 
-from helios.cache.pages import PageAllocator
-from helios.cache.prefix import PrefixCache
+from helios.cache.manager import KVCacheManager
 from helios.schedule.scheduler import Scheduler
 
 
 def plan_and_commit_ms(rows: int, ticks: int = 150) -> float:
     """The best time of plan() and commit() together with `rows` decoding requests; the best is what is ours."""
-    allocator = PageAllocator(rows * 20 + 1)
     scheduler = Scheduler(
         max_num_seqs=rows,
         max_num_batched_tokens=4096,
         max_queue_size=0,
         max_model_len=4096,
-        page_size=16,
-        allocator=allocator,
-        prefix_cache=PrefixCache(allocator, 16),
+        cache=KVCacheManager(rows * 20 + 1, 16, prefix_caching=True),
     )
     for i in range(rows):
         scheduler.add(make_request(f"r{i}", [i] * 4, max_new=ticks + 100, stop=(998, 999)))
     in_flight = scheduler.plan()
-    ids, ok = [7] * rows, [True] * rows
+    ids, ok = [[7]] * rows, [True] * rows
     best = float("inf")
     gc.disable()
     try:

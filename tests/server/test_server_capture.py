@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from typing import Any
 
+import msgspec
 import pytest
 from helpers.serving import FakeEngine, app_for, client_of
 
-from helios.server.capture import render_page
+from helios.engine.status import CaptureCounts, CaptureState, EngineStats
+from helios.server.capture_page import render_page
 from helios.server.prompts import ModelText
 
 pytestmark = pytest.mark.anyio
@@ -20,12 +21,9 @@ def late(engine: FakeEngine) -> None:
     """Makes the engine's counters say that something compiled in service."""
     answer = engine.stats
 
-    async def stats(timeout: float) -> dict[str, Any]:
-        return await answer(timeout) | {
-            "degraded": True,
-            "capture": {"graph_breaks": 0, "late_compilations": 2, "late_kernels": 0, "eager_steps": 0},
-            "ticks": 7,
-        }
+    async def stats(timeout: float) -> EngineStats:
+        counts = CaptureCounts(late_compilations=2)
+        return msgspec.structs.replace(await answer(timeout), degraded=True, capture=counts, ticks=7)
 
     engine.stats = stats
 
@@ -33,7 +31,10 @@ def late(engine: FakeEngine) -> None:
 async def test_the_counters_as_json(engine: FakeEngine, text: ModelText) -> None:
     async with client_of(app_for(engine, text)) as client:
         found = (await client.get("/internal/capture")).json()
-    assert (found["model"], found["degraded"], found["verdict"]) == ("tiny", False, {"late_compilations": 0})
+    assert (found["model"], found["degraded"]) == ("tiny", False)
+    assert found["verdict"]["late_compilations"] == 0
+    assert found["tick_fields"] == ["number", "bucket", "tokens", "rows", "seconds", "gap"]
+    assert found["ticks"] == [[1, "decode 1", 1, 1, 0.5, None]]
 
 
 async def test_a_late_compilation_degrades_health_and_is_counted(engine: FakeEngine, text: ModelText) -> None:
@@ -56,7 +57,7 @@ async def test_an_engine_that_is_not_there_is_an_error(engine: FakeEngine, text:
         assert (await client.get("/internal/capture")).status_code == 503
         engine.state = "ready"
 
-        async def capture(timeout: float) -> dict[str, Any]:
+        async def capture(timeout: float) -> CaptureState:
             raise TimeoutError("no answer")
 
         engine.capture = capture
@@ -83,6 +84,6 @@ def test_the_page_needs_no_network() -> None:
 
 
 def test_the_server_process_does_without_torch() -> None:
-    program = "import sys, helios.server.run, helios.server.capture as c; c.render_page(); print('torch' in sys.modules)"
+    program = "import sys, helios.server.run, helios.server.capture_page as c; c.render_page(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -8,9 +8,11 @@ from typing import Any
 import httpx
 import pytest
 from helpers.serving import FakeEngine, app_for, chat, client_of, ids_script, says
+from helpers.status import engine_info
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from helios.engine.messages import AddRequest, RequestOutput
+from helios.engine.messages import AddRequest, RequestOutput, RequestTimings
+from helios.sampling import MAX_SEED, MIN_SEED
 from helios.server.prompts import ModelText
 
 pytestmark = pytest.mark.anyio
@@ -97,6 +99,28 @@ async def test_a_stream_says_what_the_whole_answer_says(engine: FakeEngine, text
     assert last.timings["prefill"] == 0.5
     assert all(chunk.usage is None for chunk in others)
     assert whole.usage.completion_tokens == 2 * len(text.tokenizer.encode("Hello there, world"))
+
+
+async def test_an_answer_that_a_stop_string_ends_has_the_times_of_its_first_token(text: ModelText) -> None:
+    first, *rest = text.tokenizer.encode("one two three four")
+    times = RequestTimings(queue=0.25, prefill=0.5)
+
+    def script(request: AddRequest) -> list[Any]:
+        return [RequestOutput(request.id, [first], timings=times), *([token] for token in rest)]
+
+    completion = await answer(FakeEngine(script), text, stop=["three"])
+    assert completion.choices[0].finish_reason == "stop"
+    assert (completion.timings["queue"], completion.timings["prefill"]) == (0.25, 0.5)
+    assert completion.timings["time_to_first_token"] > 0
+
+
+async def test_the_seeds_of_choices_wrap_at_the_largest(engine: FakeEngine, text: ModelText) -> None:
+    await answer(engine, text, n=3, seed=MAX_SEED)
+    assert [request.params.seed for request in engine.requests] == [
+        MAX_SEED,
+        MIN_SEED,
+        MIN_SEED + 1,
+    ]
 
 
 async def test_usage_comes_only_when_asked_for_and_timings_on_the_last_chunk(
@@ -310,7 +334,7 @@ async def test_the_token_that_ended_the_answer_counts_and_is_not_shown(text: Mod
 async def test_a_long_prompt_is_prepared_in_a_thread_and_means_the_same(
     engine: FakeEngine, text: ModelText
 ) -> None:
-    engine.info["max_model_len"] = 100_000
+    engine.info = engine_info(max_model_len=100_000)
     said = "word " * 5000
     completion = await answer(engine, text, content=said)
     rendered = text.template.render([{"role": "user", "content": said}], variables={"enable_thinking": True})

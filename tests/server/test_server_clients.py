@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from helpers.serving import FakeEngine, app_for, chat, client_of, listening
+from helpers.status import engine_info
 
 from helios.server.prompts import ModelText
 
@@ -30,7 +31,7 @@ async def eventually(condition: Any, seconds: float = 5.0) -> None:
 async def test_hanging_up_aborts_at_once_streamed_or_not_running_or_queued(
     engine: FakeEngine, text: ModelText, caplog: Any
 ) -> None:
-    engine.info["max_model_len"] = 10_000
+    engine.info = engine_info(max_model_len=10_000)
     engine.script, engine.pace = (lambda _: [[5]] * 5000), 0.005
     async with listening(app_for(engine, text)) as url:
         async with httpx.AsyncClient(base_url=url, timeout=30) as client:
@@ -73,7 +74,7 @@ async def test_answers_that_end_by_themselves_abort_nothing(engine: FakeEngine, 
 async def test_a_client_that_does_not_read_gets_joined_deltas_and_slows_nobody(
     engine: FakeEngine, text: ModelText
 ) -> None:
-    engine.info["max_model_len"] = 100_000
+    engine.info = engine_info(max_model_len=100_000)
     ids = text.tokenizer.encode("all work and no play " * 4)
     engine.script = lambda _: [ids] * 4000
     body = json.dumps(chat(stream=True, max_tokens=90_000)).encode()
@@ -106,7 +107,7 @@ async def test_a_client_that_does_not_read_gets_joined_deltas_and_slows_nobody(
 
 async def test_a_body_may_be_as_large_as_the_limit_and_no_larger(engine: FakeEngine, text: ModelText) -> None:
     limit = 300_000
-    engine.info["max_model_len"] = 10**6
+    engine.info = engine_info(max_model_len=10**6)
     padding = limit - len(json.dumps(chat("")).encode())
     fits, too_large = (json.dumps(chat(" " * n)).encode() for n in (padding, padding + 1))
     assert (len(fits), len(too_large)) == (limit, limit + 1)

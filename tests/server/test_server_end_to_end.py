@@ -31,8 +31,8 @@ class Served:
                 stderr=sink,
                 stdout=sink,
             )
-        self.wait_for("Uvicorn running on", 60)
-        self.url = self.log.read_text().split("Uvicorn running on ")[1].split(" ")[0]
+        self.wait_for("Listening on", 60)
+        self.url = self.log.read_text().split("Listening on ")[1].split()[0]
 
     def wait_for(self, words: str, seconds: float) -> None:
         deadline = time.monotonic() + seconds

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from helpers.serving import FakeEngine, app_for, chat, client_of
+from helpers.status import engine_info
 
 from helios.engine.messages import AddRequest, RequestOutput
 from helios.server.prompts import ModelText
@@ -203,7 +204,7 @@ async def test_a_prompt_that_fills_the_context_never_reaches_the_engine(
     engine: FakeEngine, text: ModelText, streamed: bool
 ) -> None:
     frame = len(text.tokenizer.encode(text.template.render([{"role": "user", "content": ""}])))
-    engine.info["max_model_len"] = frame + 10
+    engine.info = engine_info(max_model_len=frame + 10)
     response = await post(engine, text, chat("!" * 4000, stream=streamed))
     assert response.status_code == 400
     error = error_of(response)
@@ -215,7 +216,7 @@ async def test_a_prompt_that_fills_the_context_never_reaches_the_engine(
 async def test_an_answer_that_would_pass_the_context_is_capped(engine: FakeEngine, text: ModelText) -> None:
     await post(engine, text, chat())
     prompt = engine.requests[0].prompt
-    engine.info["max_model_len"] = len(prompt) + 2
+    engine.info = engine_info(max_model_len=len(prompt) + 2)
     body = (await post(engine, text, chat(max_tokens=100))).json()
     assert body["choices"][0]["finish_reason"] == "length"
     assert body["usage"]["completion_tokens"] == 2

@@ -102,7 +102,7 @@ async def test_prompts_are_logged_only_where_asked_for(
 async def test_a_fault_in_a_handler_is_a_500_with_an_error_object(
     engine: FakeEngine, text: ModelText, caplog: Any
 ) -> None:
-    engine.info = {}  # breaks our own code, not the request's
+    engine.info = None  # breaks our own code, not the request's
     async with client_of(app_for(engine, text)) as client:
         response = await client.post("/v1/chat/completions", json=chat())
     assert response.status_code == 500

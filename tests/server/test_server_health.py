@@ -10,6 +10,7 @@ import pytest
 from helpers.serving import FakeEngine, app_for, chat, client_of, listening
 
 from helios.engine.messages import RequestOutput
+from helios.engine.status import EngineStats
 from helios.server.prompts import ModelText
 
 pytestmark = pytest.mark.anyio
@@ -27,8 +28,9 @@ async def test_starting_is_alive_but_not_healthy(engine: FakeEngine, text: Model
         health = await client.get("/health")
     assert health.status_code == 200
     body = health.json()
-    assert (body["status"], body["revision"], body["buckets"]) == ("ok", "abc", ["decode 1x1"])
-    assert body["memory"] == {"pool_bytes": 1}
+    assert (body["status"], body["revision"], body["buckets"]) == ("ok", "abc", ["decode 1", "packed 16x1"])
+    assert body["memory"]["num_pages"] == 9
+    assert "path" not in body
     assert body["scheduler"]["running"] == 0
 
 
@@ -66,7 +68,7 @@ async def test_many_probes_share_one_question(engine: FakeEngine, text: ModelTex
     asked = 0
     answer = engine.stats
 
-    async def stats(timeout: float) -> dict:
+    async def stats(timeout: float) -> EngineStats:
         nonlocal asked
         asked += 1
         await asyncio.sleep(0.05)
@@ -83,7 +85,7 @@ async def test_many_probes_share_one_question(engine: FakeEngine, text: ModelTex
 
 async def test_the_cache_can_be_seen_and_cleared(engine: FakeEngine, text: ModelText) -> None:
     async with client_of(app_for(engine, text)) as client:
-        assert (await client.get("/internal/cache")).json()["prefix_cache"] == {"entries": 2}
+        assert (await client.get("/internal/cache")).json()["prefix_cache"]["entries"] == 2
         for method in ("DELETE", "POST"):
             assert (await client.request(method, "/internal/cache")).json() == {"freed_pages": 2}
 
@@ -93,6 +95,16 @@ helios_engine_up gauge
 helios_requests_running gauge
 helios_requests_waiting gauge
 helios_kv_pages_used gauge
+helios_kv_pages_cached gauge
+helios_kv_pages_free gauge
+helios_degraded gauge
+helios_late_compilations_total counter
+helios_late_kernels_total counter
+helios_eager_steps_total counter
+helios_moved_buffers_total counter
+helios_ticks_total counter
+helios_graph_replays_total counter
+helios_padding_ratio gauge
 helios_prompt_tokens_total counter
 helios_generation_tokens_total counter
 helios_requests_finished_total counter

@@ -204,3 +204,22 @@ def test_random_answers_do_not_depend_on_batching(small):
         assert all(result == results[0] for result in results)
         if not tools and not stop and thinking is Thinking.OFF:
             assert results[0][0][1] == small.decode(ids)
+
+
+def test_a_stop_string_waits_for_min_tokens(tokenizer):
+    text = "the cat sat. the cat sat."
+    ids = tokenizer.encode(text)
+    first = tokenizer.encode("the cat")
+    assert ids[: len(first)] == first
+    for batches in batchings(ids):
+        for enough, content in ((0, "the "), (len(first), "the "), (len(first) + 1, "the cat sat. the ")):
+            deltas, pipeline = run(tokenizer, batches, stop="cat", min_tokens=enough)
+            assert (plain(deltas)[1], pipeline.stopped_by) == (content, "cat")
+            assert pipeline.ids_consumed >= enough
+
+
+def test_a_stop_string_does_not_reach_across_a_call(tokenizer):
+    ids = tokenizer.encode('x st<tool_call>\n{"name": "a", "arguments": {}}\n</tool_call>op y')
+    for batches in batchings(ids):
+        deltas, _ = run(tokenizer, batches, tools=True, stop="stop")
+        assert plain(deltas)[1] == "x stop y"

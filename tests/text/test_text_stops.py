@@ -84,6 +84,31 @@ def test_nothing_comes_out_after_the_stop():
     assert search.finish() == ""
 
 
+@pytest.mark.parametrize(
+    ("stop", "early", "late", "shown", "hit"),
+    [
+        ("ab", "xab", "yab", "xaby", "ab"),
+        ("ab", "xa", "b", "x", "ab"),  # begun too early, complete in time
+        ("a", "aa", "xa", "aax", "a"),
+        ("aba", "aba", "ba", "ab", "aba"),  # the next one begins within the one that did not count
+        ("ab", "ab", "", "ab", None),
+    ],
+)
+def test_a_stop_that_comes_too_early_is_text(stop, early, late, shown, hit):
+    search = StopStrings([stop])
+    first, none = search.push(early, armed=False)
+    rest, found = search.push(late)
+    assert none is None
+    assert (first + rest + ("" if found else search.finish()), found) == (shown, hit)
+
+
+def test_after_finish_a_stop_begins_anew():
+    search = StopStrings(["ab"])
+    assert search.push("xa") == ("x", None)
+    assert search.finish() == "a"
+    assert search.push("b") == ("b", None)
+
+
 def test_an_empty_stop_is_refused():
     with pytest.raises(ValueError, match="empty"):
         StopStrings(["a", ""])

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from helios.faults import Refusal
 from helios.text.tokenizer import Tokenizer
 
 TEXTS = [
@@ -77,7 +78,7 @@ def test_a_lone_surrogate_is_refused_with_its_place(small):
 
 
 def test_a_missing_tokenizer_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json is missing"):
+    with pytest.raises(Refusal, match=r"tokenizer\.json is missing"):
         Tokenizer(tmp_path)
 
 

@@ -9,10 +9,10 @@ from tokenizers import Tokenizer
 
 from helios.tiny.corpus import PADDING, PROMPT, ROW_TOKENS, TARGET, draw_chat, make_shard, render
 from helios.tiny.judge import held_out_questions, read_records
-from helios.tiny.prepare import MODEL_FOLDER
 from helios.tiny.skills import SKILLS
 from helios.tiny.skills.question import is_held_out
 from helios.tiny.skills.recall import planted
+from helios.tiny.training.prepare import MODEL_FOLDER
 
 HELD_OUT = Path(__file__).parent / "heldout"
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from helios.tiny.prepare import MODEL_FOLDER
-from helios.tiny.tokenizer import SPECIAL_TOKENS, TAG_TOKENS, VOCAB_SIZE
+from helios.tiny.tokens import SPECIAL_TOKENS, TAG_TOKENS, VOCAB_SIZE
+from helios.tiny.training.prepare import MODEL_FOLDER
 
 DRAFT_FOLDER = MODEL_FOLDER.parent / "draft"
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}

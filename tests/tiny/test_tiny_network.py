@@ -7,11 +7,11 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from helios.tiny.evaluate import generate
-from helios.tiny.folder import DRAFT, TINY, TinyShape, random_weights, write_folder
-from helios.tiny.muon import Muon, orthogonalise
-from helios.tiny.network import TinyQwen3
-from helios.tiny.prepare import MODEL_FOLDER
+from helios.tiny.training.answering import generate
+from helios.tiny.training.folder import DRAFT, TINY, TinyShape, random_weights, write_folder
+from helios.tiny.training.muon import Muon, orthogonalise
+from helios.tiny.training.network import TinyQwen3
+from helios.tiny.training.prepare import MODEL_FOLDER
 
 SMALL = TinyShape(
     hidden_size=48, intermediate_size=64, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16

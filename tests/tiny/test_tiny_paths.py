@@ -91,7 +91,7 @@ def eager_paths() -> dict[str, Ids]:
     core = EngineCore(EngineConfig(**COMMON, compile=False, page_size=16, max_num_batched_tokens=512))
     examiner = Examiner(core)
     paths = {BASE: examiner.all_at_once(), "prefix hits, aborts and re-runs": examiner.amid_aborts()}
-    assert core.stats()["prefix_cache"]["hit_tokens"] > 80_000
+    assert core.stats().prefix_cache.hit_tokens > 80_000
     return paths | {"batch 1": examiner.one_by_one()}
 
 
@@ -100,7 +100,7 @@ def compiled_paths() -> dict[str, Ids]:
     config = EngineConfig(**COMMON, strict_capture=True, page_size=256, max_num_batched_tokens=64)
     core = EngineCore(config, overlap=True)
     paths = {"compiled, overlapped, pages of 256, chunks of 64": Examiner(core).all_at_once()}
-    assert not any(core.stats()["capture"].values())
+    assert not core.stats().capture.found()
     return paths
 
 

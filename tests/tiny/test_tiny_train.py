@@ -5,12 +5,12 @@ import torch
 from tokenizers import Tokenizer
 
 from helios.tiny.corpus import PADDING, PROMPT, TARGET, make_shard
-from helios.tiny.feed import Batch, to_batch
-from helios.tiny.folder import TinyShape
-from helios.tiny.masks import dense_mask
-from helios.tiny.network import TinyQwen3
-from helios.tiny.prepare import MODEL_FOLDER
-from helios.tiny.train import Recipe, Schedule, batch_loss, learning_rate
+from helios.tiny.training.feed import Batch, to_batch
+from helios.tiny.training.folder import TinyShape
+from helios.tiny.training.masks import dense_mask
+from helios.tiny.training.network import TinyQwen3
+from helios.tiny.training.prepare import MODEL_FOLDER
+from helios.tiny.training.train import Recipe, Schedule, batch_loss, learning_rate
 
 CPU = torch.device("cpu")
 SMALL = TinyShape(

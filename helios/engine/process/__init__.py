@@ -1,0 +1,1 @@
+"""The process around the loop: what starts it, talks to it, and sees it die."""
