@@ -26,7 +26,7 @@ from benchmarks.ticks import make_buffers, make_tick
 from capture.ladder import Bucket
 from helios.ops.attention_triton import attend
 from helios.ops.linear_triton import choose_tile, skinny_linear
-from helios.sampler.triton_kernels import sample
+from helios.sampler.draw_triton import sample
 from helios.sampling import SamplingParams
 
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN, VOCAB = 32, 8, 128, 2560, 151_936

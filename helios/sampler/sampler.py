@@ -110,7 +110,7 @@ class Sampler:
         in the middle, or padding) draws nothing; only num_computed_tokens and `finite` tell of it.
         """
         if self.backend == "triton":
-            from helios.sampler.triton_kernels import sample
+            from helios.sampler.draw_triton import sample
 
             sample(state, variant, self.vocab)
         else:
