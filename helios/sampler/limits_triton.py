@@ -181,8 +181,8 @@ def _threshold_kernel(
     min_p = tl.load(min_ps + seat)
     top_k = tl.load(top_ks + seat)
     limited = (top_k > 0) & (top_k < vocab)
-    wanted = _is_limited(row, query_lens, num_outputs, temperature, top_k, top_p, min_p, vocab)
-    if (wanted == 0) | (tl.load(decided + row) != 0):
+    searched = _is_limited(row, query_lens, num_outputs, temperature, top_k, top_p, min_p, vocab)
+    if (searched == 0) | (tl.load(decided + row) != 0):
         return
     logits += row * logits_stride
     dtype: tl.constexpr = logits.dtype.element_ty
