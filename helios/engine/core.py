@@ -156,18 +156,21 @@ class EngineCore:
         self.tick_log.note(launched, result.seconds)
         self._totals["ticks"] += 1
         progressed = self.scheduler.commit(launched.tick, result.ids, result.ok)
+        self._totals["generated_tokens"] += sum([len(progress.ids) for progress in progressed])
         return [self._output(progress, result.logprobs) for progress in progressed]
 
     def _output(self, progress: Progress, table: LogprobTable | None) -> RequestOutput:
         """The new ids of a row, or the end of a request that made none."""
-        row, request, ids = progress.row, progress.request, progress.ids
+        request, ids = progress.request, progress.ids
+        if table is None and request.finish_reason is None and len(request.output) > len(ids):
+            return RequestOutput(request.id, ids)  # nearly all of them: nothing to tell but the ids
+        row = progress.row
         first = 0 < len(request.output) == len(ids)
         if first:
             self._first_token_clock[request.id] = self._compute_clock
         failed = request.finish_reason == "error"
         wanted = request.params.logprobs
         logprobs = None if wanted is None or table is None else token_logprobs(table, row, ids, wanted)
-        self._totals["generated_tokens"] += len(ids)
         if request.state is not State.FINISHED:
             # An answer that a stop string ends never sees its last output, so the first one carries times too.
             timings = self._timings(request) if first else None

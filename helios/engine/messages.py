@@ -75,7 +75,8 @@ class RequestOutput(msgspec.Struct, tag="output", frozen=True, omit_defaults=Tru
     """New ids of one request; the last one carries finish_reason ("stop", "length", "abort" or "error").
 
     The id that stopped the request (an end-of-sequence or stop_token_ids id) is the last of `ids` and its
-    `stop_id`; it counts as a completion token and is not part of the text.
+    `stop_id`; it counts as a completion token and is not part of the text. cached_tokens: told with the first output and
+    with the last.
     logprobs: one for each of `ids` where the request asked for them, else None. One of these travels for every token of
     every request, so what says nothing is left out.
     A request that was refused has no ids, finish_reason "error", a sentence, and error_code: "queue_full", "too_long"
