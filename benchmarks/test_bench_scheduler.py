@@ -9,7 +9,7 @@ from helios.cache.manager import KVCacheManager
 from helios.sampling import SamplingParams
 from helios.schedule.request import Request
 from helios.schedule.scheduler import Scheduler
-from helios.schedule.tick import Progress, Tick
+from helios.schedule.tick import RowProgress, Tick
 
 COUNTS = [1, 4, 16, 64, 256, 1024]
 FOREVER = 2**30  # new tokens: no request ends while it is measured
@@ -32,7 +32,7 @@ def decoding(requests: int, context: int = 16) -> Scheduler:
     return scheduler
 
 
-def commit(scheduler: Scheduler, tick: Tick) -> list[Progress]:
+def commit(scheduler: Scheduler, tick: Tick) -> list[RowProgress]:
     return scheduler.commit(tick, [[7]] * tick.rows, [True] * tick.rows)
 
 

@@ -221,9 +221,10 @@ class ServerConfig(_FromEnvironment):
         "127.0.0.1", "address to listen on; 0.0.0.0 means every one", rule=_text("an address or host name")
     )
     port: int = option(8000, "port to listen on; 0 takes a free one", rule=_whole(0, 65535))
-    default_max_tokens: int = option(
-        256,
-        "most new tokens of a request that gives no limit; 0 means what the context leaves",
+    default_max_tokens: int | None = option(
+        None,
+        "most new tokens of a request that gives no limit; 0 means what the context leaves, none the model's own "
+        "max_new_tokens, else 256",
         rule=_whole(0),
     )
     enable_thinking: bool = option(

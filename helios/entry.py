@@ -5,7 +5,6 @@ Where it lies, what pads it, which of its sizes vary for the compiler and who wa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -52,17 +51,9 @@ class Entry:
     role: Role
     padding: float | Padding = 0
 
-    @property
-    def extent(self) -> int | str:
-        return self.shape[0]
-
     def size(self, sizes: Sizes) -> tuple[int, ...]:
         """The shape in numbers. Raises KeyError for a name without a size."""
         return tuple(each if isinstance(each, int) else sizes[each] for each in self.shape)
-
-    def nbytes(self, sizes: Sizes, dtype: torch.dtype) -> int:
-        """Bytes of the whole tensor. dtype: the model's own."""
-        return math.prod(self.size(sizes)) * (self.dtype or dtype).itemsize
 
     def varying(self) -> dict[int, str]:
         """Dimension -> name of those that differ from bucket to bucket, as capture.CompiledStep wants to know them."""

@@ -204,7 +204,9 @@ class LLM:
             raise
         if refusal is not None:
             del self._open[running.id]
-            raise Refusal(f"prompt {query.prompt_index} cannot be taken: {refusal.error}", field="prompts")
+            raise Refusal(
+                f"prompt {query.prompt_index} cannot be taken: {refusal.error}", field=refusal.error_field
+            )
         return running
 
     def _step(self) -> list[Running]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -125,21 +125,34 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
                 raise Refusal(
                     "allowed_token_ids must hold at least one id, or be None", field="allowed_token_ids"
                 )
-        if type(self.logit_bias) is not dict or self.logit_bias:
-            force_setattr(self, "logit_bias", _biases("logit_bias", self.logit_bias))
+        # A copy, so that nobody can change it behind the check.
+        force_setattr(self, "logit_bias", _biases("logit_bias", self.logit_bias) if self.logit_bias else {})
         if self.logit_bias or self.min_tokens:
-            self._check_biases()
+            check_biases(self, self.stop_token_ids)
 
-    def _check_biases(self) -> None:
-        """min_tokens is kept by a bias against the ids that would end the answer; the two share one table."""
-        ending = self.stop_token_ids if self.min_tokens else ()
-        if len(self.logit_bias) + len(ending) <= MAX_BIASES:
-            return
-        count = len(self.logit_bias.keys() | ending)
-        if count > MAX_BIASES:
-            what = "logit_bias" if self.logit_bias else "stop_token_ids"
-            beside = " with the stop_token_ids that min_tokens holds off" if ending else ""
-            raise Refusal(f"{what} must hold at most {MAX_BIASES} ids{beside}, got {count}", field=what)
+
+def num_biases(params: SamplingParams, stop_ids: Collection[int]) -> int:
+    """Ids that a request biases: those of logit_bias, and those that would end it while min_tokens holds them off."""
+    return len(params.logit_bias) + (len(stop_ids) if params.min_tokens else 0)
+
+
+def check_biases(params: SamplingParams, stop_ids: Collection[int]) -> None:
+    """Raises Refusal where a request biases more ids than the engine's table holds, or leaves nothing to draw.
+
+    stop_ids: all that end it; the model's own are known to the engine alone.
+    """
+    allowed = params.allowed_token_ids
+    if params.min_tokens and allowed is not None and stop_ids and set(allowed) <= set(stop_ids):
+        raise Refusal(
+            "allowed_token_ids holds only ids that end the answer, and min_tokens holds those back, so there is nothing "
+            "to choose from; allow another id or leave min_tokens out",
+            field="allowed_token_ids",
+        )
+    count = num_biases(params, stop_ids)
+    if count > MAX_BIASES:
+        what = "logit_bias" if params.logit_bias else "stop_token_ids"
+        beside = " with the ids that min_tokens holds off" if params.min_tokens else ""
+        raise Refusal(f"{what} must hold at most {MAX_BIASES} ids{beside}, got {count}", field=what)
 
 
 def params_over(defaults: SamplingDefaults, given: Mapping[str, Any]) -> SamplingParams:
@@ -221,6 +234,8 @@ def _ids(name: str, value: object) -> tuple[int, ...]:
         return ()
     if (tokens := _listed(value)) is None:
         raise Refusal(f"{name} must be a list of ids, got {shown(value)}", field=name)
+    if tokens and set(map(type, tokens)) == {int} and min(tokens) >= 0 and max(tokens) <= MAX_COUNT:
+        return tokens  # a whole vocabulary of them must not hold up the engine
     return tuple(token if _is_id(token) else _id(name, token) for token in tokens)
 
 

@@ -136,9 +136,10 @@ class StepBuffers:
     def _write_tables(self, request: Request) -> None:
         """Writes the beginning of the seat's rows in the tables that this request needs, and in no other."""
         params, vocab = request.params, self._layout.sizes["vocab"]
-        for name, values in table_rows(
-            params, request.prompt, request.output, request.stop_ids, vocab
-        ).items():
+        for name, values in table_rows(params, request.prompt, request.stop_ids, vocab).items():
+            if values is None:
+                self.state[name][request.seat].zero_()
+                continue
             row = torch.from_numpy(values)
             # Pinned memory of the caching allocator is not handed out again before the copy is made.
             row = row.pin_memory() if self._pinned else row

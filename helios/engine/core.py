@@ -14,17 +14,16 @@ from helios.cache.manager import KVCacheManager
 from helios.config import EngineConfig
 from helios.engine.describe import capture_state, engine_info, engine_stats
 from helios.engine.executor import Executor, Launched, LogprobTable
-from helios.engine.messages import AddRequest, RequestOutput, RequestTimings, TokenLogprobs
-from helios.engine.messages import Progress as StartupProgress
+from helios.engine.messages import AddRequest, Progress, RequestOutput, RequestTimings, TokenLogprobs
 from helios.engine.startup.start import Started, start
 from helios.engine.status import CaptureState, EngineInfo, EngineStats
 from helios.engine.ticklog import TickLog
 from helios.faults import Refusal
-from helios.sampler.bias import check_biases
+from helios.sampling import check_biases
 from helios.schedule.request import Request, State
 from helios.schedule.room import room_for_answer
 from helios.schedule.scheduler import NeverFits, QueueFull, Scheduler
-from helios.schedule.tick import Progress
+from helios.schedule.tick import RowProgress
 
 
 class EngineCore:
@@ -38,7 +37,7 @@ class EngineCore:
     def __init__(
         self,
         config: EngineConfig,
-        progress: Callable[[StartupProgress], None] | None = None,
+        progress: Callable[[Progress], None] | None = None,
         *,
         overlap: bool | None = None,
         count_nodes: bool = False,
@@ -87,11 +86,11 @@ class EngineCore:
         try:
             self.scheduler.add(self._checked(request))
         except QueueFull as error:
-            return self._refuse(request, "queue_full", str(error))
+            return self._refuse(request, "queue_full", error)
         except NeverFits as error:
-            return self._refuse(request, "too_long", str(error))
+            return self._refuse(request, "too_long", error)
         except Refusal as error:
-            return self._refuse(request, "bad_request", str(error))
+            return self._refuse(request, "bad_request", error)
         self._requests["accepted"] += 1
         return None
 
@@ -159,7 +158,7 @@ class EngineCore:
         self._totals["generated_tokens"] += sum([len(progress.ids) for progress in progressed])
         return [self._output(progress, result.logprobs) for progress in progressed]
 
-    def _output(self, progress: Progress, table: LogprobTable | None) -> RequestOutput:
+    def _output(self, progress: RowProgress, table: LogprobTable | None) -> RequestOutput:
         """The new ids of a row, or the end of a request that made none."""
         request, ids = progress.request, progress.ids
         if table is None and request.finish_reason is None and len(request.output) > len(ids):
@@ -233,9 +232,11 @@ class EngineCore:
             salt=request.salt,
         )
 
-    def _refuse(self, request: AddRequest, code: str, sentence: str) -> RequestOutput:
+    def _refuse(self, request: AddRequest, code: str, why: Refusal) -> RequestOutput:
         self._requests["refused"] += 1
-        return RequestOutput(request.id, [], finish_reason="error", error=sentence, error_code=code)
+        return RequestOutput(
+            request.id, [], finish_reason="error", error=str(why), error_code=code, error_field=why.field
+        )
 
 
 def check_ids(what: str, ids: Collection[int], vocab: int) -> None:

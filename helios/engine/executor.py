@@ -40,7 +40,8 @@ class LogprobTable:
 
 @dataclass(frozen=True, slots=True)
 class TickResult:
-    """A tick that was read back. ids: of each row, as many as it yielded. ok: whether each row's logits were usable.
+    """A tick that was read back. ids: of each row, as many as it yielded; what stands there for a row that yields none
+    is not read. ok: whether each row's logits were usable.
     seconds: that the device spent on it. logprobs: where some row asked for them."""
 
     ids: list[list[int]]

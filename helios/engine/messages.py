@@ -80,7 +80,7 @@ class RequestOutput(msgspec.Struct, tag="output", frozen=True, omit_defaults=Tru
     logprobs: one for each of `ids` where the request asked for them, else None. One of these travels for every token of
     every request, so what says nothing is left out.
     A request that was refused has no ids, finish_reason "error", a sentence, and error_code: "queue_full", "too_long"
-    or "bad_request"; "engine" marks a fault of ours.
+    or "bad_request"; "engine" marks a fault of ours. error_field: the parameter that a refusal is about.
     """
 
     id: str
@@ -89,6 +89,7 @@ class RequestOutput(msgspec.Struct, tag="output", frozen=True, omit_defaults=Tru
     stop_id: int | None = None
     error: str | None = None
     error_code: str | None = None
+    error_field: str | None = None
     cached_tokens: int = 0
     timings: RequestTimings | None = None
     logprobs: list[TokenLogprobs] | None = None
@@ -131,9 +132,10 @@ class PrefixCacheCleared(msgspec.Struct, tag="cleared", frozen=True):
 
 
 class Fatal(msgspec.Struct, tag="fatal", frozen=True):
-    """The engine cannot go on; its process exits after this."""
+    """The engine cannot go on; its process exits after this. refused: whether it is about what a person can put right."""
 
     message: str
+    refused: bool = False
 
 
 Reply = StatsReply | CaptureReply | PrefixCacheCleared

@@ -70,14 +70,18 @@ def _adjust_kernel(
     position = tl.load(num_computed + seat * stride) + query_len
     ids = tl.program_id(1) * block + tl.arange(0, block)
     inside = ids < vocab
-    x = load_logits(logits + row * logits_stride, ids, vocab).to(tl.float32)
+    raw = load_logits(logits + row * logits_stride, ids, vocab).to(tl.float32)
+    x = raw
     x = _bias(x, ids, position, seat, num_biases, bias_ids, bias_values, bias_until, stride, bias_stride)
     x = _penalties(
         x, ids, inside, seat, penalised, repetition_penalty, presence_penalty, frequency_penalty, prompt_mask,
         output_counts, stride, prompt_stride, counts_stride,
     )  # fmt: skip
     x = _mask(x, ids, inside, seat, masked, token_mask, stride, mask_stride)
-    tl.store(adjusted + row * vocab + ids, x, mask=inside)
+    broken = (raw != raw) | (
+        raw == float("inf")
+    )  # what a mask hides, or a bias makes finite, is told all the same
+    tl.store(adjusted + row * vocab + ids, tl.where(broken, float("nan"), x), mask=inside)
 
 
 def adjust(state: Mapping[str, Tensor], vocab: int, block: int) -> Tensor:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from helios.entry import Entry, Role
-from helios.faults import Refusal
 from helios.sampling import MAX_BIASES, SamplingParams
 
 FOREVER = 2**31 - 1
@@ -23,29 +22,6 @@ ENTRIES = (
     Entry("bias_values", torch.float32, ("seats", MAX_BIASES), Role.TABLE),
     Entry("bias_until", torch.int32, ("seats", MAX_BIASES), Role.TABLE),
 )
-
-
-def num_biases(params: SamplingParams, stop_ids: Collection[int]) -> int:
-    """How many entries of the table a request takes."""
-    return len(params.logit_bias) + (len(stop_ids) if params.min_tokens else 0)
-
-
-def check_biases(params: SamplingParams, stop_ids: Collection[int]) -> None:
-    """Raises Refusal for a request that would take more entries than the table has, or that leaves nothing to draw."""
-    allowed = params.allowed_token_ids
-    if params.min_tokens and allowed is not None and stop_ids and set(allowed) <= set(stop_ids):
-        raise Refusal(
-            "allowed_token_ids holds only ids that end the answer, and min_tokens holds those back, so there is nothing "
-            "to choose from; allow another id or leave min_tokens out",
-            field="allowed_token_ids",
-        )
-    count = num_biases(params, stop_ids)
-    if count > MAX_BIASES:
-        raise Refusal(
-            f"logit_bias and the ids that min_tokens holds back are {count} together, and a request can have at most "
-            f"{MAX_BIASES}; bias fewer ids",
-            field="logit_bias",
-        )
 
 
 def table_rows(

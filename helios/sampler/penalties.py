@@ -32,15 +32,6 @@ def is_penalised(params: SamplingParams) -> bool:
     return (params.repetition_penalty, params.presence_penalty, params.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
-def table_rows(prompt: Sequence[int], output: Sequence[int], vocab: int) -> dict[str, np.ndarray]:
-    """What a request's seat holds in the tables when it starts, or starts again."""
-    counts = np.bincount(np.array(output, dtype=np.int64), minlength=vocab)
-    return {
-        "prompt_mask": bits_of(prompt, vocab),
-        "output_counts": np.minimum(counts, MOST_COUNTED).astype(np.int16),
-    }
-
-
 def bits_of(ids: Sequence[int], vocab: int) -> np.ndarray:
     """A set of ids as int32 words: id i is bit i % 32 of word i // 32."""
     flags = np.zeros(-(-vocab // 32) * 32, dtype=np.uint8)

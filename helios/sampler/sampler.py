@@ -16,7 +16,7 @@ from torch import Tensor
 from helios.entry import Entry, Role
 from helios.sampler import bias, limits, logprobs, mask, penalties
 from helios.sampler import draw as drawing
-from helios.sampling import SamplingParams
+from helios.sampling import SamplingParams, num_biases
 
 BACKENDS = ("reference", "triton")
 
@@ -68,25 +68,22 @@ def seat_values(params: SamplingParams, stop_ids: Collection[int], seed: int) ->
         "temperature": drawing.temperature_of(params),
         "top_k": max(params.top_k, 0),
         "seed": seed if params.seed is None else params.seed,
-        "num_biases": bias.num_biases(params, stop_ids),
+        "num_biases": num_biases(params, stop_ids),
         "penalised": penalties.is_penalised(params),
         "masked": params.allowed_token_ids is not None,
     }
 
 
 def table_rows(
-    params: SamplingParams,
-    prompt: Sequence[int],
-    output: Sequence[int],
-    stop_ids: Collection[int],
-    vocab: int,
-) -> dict[str, np.ndarray]:
-    """What a request's seat holds in the TABLE entries that it needs: the beginning of each row, the rest is not read."""
-    rows: dict[str, np.ndarray] = {}
-    if bias.num_biases(params, stop_ids):
+    params: SamplingParams, prompt: Sequence[int], stop_ids: Collection[int], vocab: int
+) -> dict[str, np.ndarray | None]:
+    """What a request's seat holds in the TABLE entries that it needs: the beginning of each row, whose rest is not read,
+    or None for a row of zeros."""
+    rows: dict[str, np.ndarray | None] = {}
+    if num_biases(params, stop_ids):
         rows |= bias.table_rows(params, len(prompt), stop_ids)
     if penalties.is_penalised(params):
-        rows |= penalties.table_rows(prompt, output, vocab)
+        rows |= {"prompt_mask": penalties.bits_of(prompt, vocab), "output_counts": None}
     if params.allowed_token_ids is not None:
         rows["token_mask"] = penalties.bits_of(params.allowed_token_ids, vocab)
     return rows

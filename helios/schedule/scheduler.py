@@ -17,7 +17,7 @@ from helios.schedule.admission import Admission, Reserve
 from helios.schedule.refusal import NeverFits, QueueFull, refuse_what_cannot_run
 from helios.schedule.request import Request, State
 from helios.schedule.seating import Seating
-from helios.schedule.tick import Appended, Progress, Tick, largest_tick, tick_budget
+from helios.schedule.tick import Appended, RowProgress, Tick, largest_tick, tick_budget
 
 __all__ = ["NeverFits", "QueueFull", "Scheduler"]
 
@@ -169,7 +169,7 @@ class Scheduler:
             seating.prefilling = [request for request in seating.prefilling if request.prefilling]
         return tick
 
-    def commit(self, tick: Tick, ids: Sequence[list[int]], ok: Sequence[bool]) -> list[Progress]:
+    def commit(self, tick: Tick, ids: Sequence[list[int]], ok: Sequence[bool]) -> list[RowProgress]:
         """Take a tick that was read back; returns what it brought each request that got ids or ended, by row.
 
         ids: what each row yielded, from none to num_outputs of them; ignored for a row that yields nothing. What
@@ -196,7 +196,7 @@ class Scheduler:
             if not ok[row]:
                 request.error = NOT_FINITE
                 self._finish(request, "error", now)
-                progressed.append(Progress(row, request, []))
+                progressed.append(RowProgress(row, request, []))
                 continue
             if row >= decoding:
                 self._store(request, request.prompt, tick.num_computed_tokens[row] + tick.query_lens[row])
@@ -211,7 +211,7 @@ class Scheduler:
             if not request.stop_ids.isdisjoint(new):
                 new = _up_to_a_stop(new, request.stop_ids)
             request.output += new
-            progressed.append(Progress(row, request, new))
+            progressed.append(RowProgress(row, request, new))
             self._end_at_last_id(request, now)
         return progressed
 
@@ -259,7 +259,7 @@ class Scheduler:
 
     def _take_steady_rows(
         self, tick: Tick, rows: int, ids: Sequence[list[int]], ok: Sequence[bool], now: float
-    ) -> list[Progress]:
+    ) -> list[RowProgress]:
         """Take the decode rows, the first `rows`, if each yielded one id and it is good; else none of them.
 
         Nearly every tick is like that unless rows yield several tokens, and what is true of all of its rows need not
@@ -284,7 +284,7 @@ class Scheduler:
         # Only who was promised all its tokens can have them all.
         for request in [each for each in self._spent if len(each.output) == each.max_new]:
             self._end_at_last_id(request, now)
-        return list(map(Progress, which, requests, ids))
+        return list(map(RowProgress, which, requests, ids))
 
     def _take_back(self, request: Request, row: int, decodes: bool, promised: int, yielded: int) -> None:
         """A row yielded fewer tokens than it was planned to: correct the counters, which are ahead by as many."""

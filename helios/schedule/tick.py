@@ -33,7 +33,7 @@ class Appended(NamedTuple):
     pages: list[int]
 
 
-class Progress(msgspec.Struct, gc=False):
+class RowProgress(msgspec.Struct, gc=False):
     """What a row brought its request: ids that became output, none where the request ended with an error.
 
     A Struct, since one is made for every row of every tick, and a named tuple takes several times as long.

@@ -142,7 +142,7 @@ def _error_of(output: RequestOutput) -> ApiError:
         case "too_long":
             return bad_request(f"{sentence}.", param="messages", code="context_length_exceeded")
         case "bad_request":
-            return bad_request(f"{sentence}.")
+            return bad_request(f"{sentence}.", param=output.error_field)
     if output.finish_reason == "abort":
         return ApiError(503, "The request was aborted.", code="aborted")
     return ApiError(500, f"The engine failed on this request: {sentence}.", code="engine_error")

@@ -13,24 +13,34 @@ from typing import Any
 from pydantic import BaseModel
 
 from helios.faults import Refusal
-from helios.sampling import SamplingParams, params_over
+from helios.sampling import SamplingParams, params_over, shown
 from helios.server.errors import ApiError, bad_request
 from helios.server.protocol import ChatRequest, ToolSpec
 from helios.text.defaults import SamplingDefaults
 
 log = logging.getLogger(__name__)
 
+DEFAULT_MAX_TOKENS = 256
+
+# Fields that mean what SamplingParams' fields of these names mean.
+CONTROLS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "allowed_token_ids",
+    "min_tokens",
+)
+
 # Known fields that are not supported, with the values (besides null) that ask for nothing and are therefore fine.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "logprobs": (False,),
     "top_logprobs": (0,),
     "prompt_logprobs": (),
-    "logit_bias": ({},),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "min_tokens": (0,),
     "response_format": ({"type": "text"},),
     "structured_outputs": (),
     "guided_json": (),
@@ -49,7 +59,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "suffix": (),
     "use_beam_search": (False,),
     "bad_words": ([],),
-    "allowed_token_ids": (),
     "include_stop_str_in_output": (False,),
     "truncate_prompt_tokens": (),
     "add_generation_prompt": (True,),
@@ -96,22 +105,19 @@ def _unknown(body: BaseModel, prefix: str = "") -> Iterator[str]:
 
 
 def sampling_params(
-    request: ChatRequest, defaults: SamplingDefaults, default_max_tokens: int, room: int
+    request: ChatRequest, defaults: SamplingDefaults, default_max_tokens: int | None, room: int
 ) -> SamplingParams:
     """The request's values, else the model's defaults.
 
     room: tokens that the context leaves after the prompt (at least 1); a larger max_tokens is capped to it, so the
-    answer then ends with finish_reason "length". default_max_tokens, where the model has no max_new_tokens of its own:
-    0 means `room`. Raises ApiError 400 naming the
-    field.
+    answer then ends with finish_reason "length". default_max_tokens: of a request that gives no limit; None means the
+    model's own, else DEFAULT_MAX_TOKENS, and 0 means `room`. Raises ApiError 400 naming the field.
     """
-    given = {
-        name: value
-        for name in ("temperature", "top_p", "top_k", "min_p")
-        if (value := getattr(request, name)) is not None
-    } | {
+    default = defaults.max_tokens or DEFAULT_MAX_TOKENS if default_max_tokens is None else default_max_tokens
+    given = {name: value for name in CONTROLS if (value := getattr(request, name)) is not None} | {
+        "logit_bias": _biases(request.logit_bias or {}),
         "seed": request.seed,
-        "max_tokens": _max_tokens(request, defaults.max_tokens or default_max_tokens, room),
+        "max_tokens": _max_tokens(request, default, room),
         "stop": request.stop,
         "stop_token_ids": request.stop_token_ids,
         "ignore_eos": bool(request.ignore_eos),
@@ -121,6 +127,17 @@ def sampling_params(
         return params_over(defaults, given)
     except Refusal as error:
         raise bad_request(f"{error}.", param=error.field) from None
+
+
+def _biases(given: dict[str, float]) -> dict[int, float]:
+    """JSON has only strings for keys. Raises ApiError 400 for one that is no id."""
+    for key in given:
+        if not (key.isascii() and key.isdigit()) or len(key) > 10:
+            raise bad_request(
+                f'logit_bias must have token ids such as "1234" for keys, got {shown(key)}.',
+                param="logit_bias",
+            )
+    return {int(key): bias for key, bias in given.items()}
 
 
 def _max_tokens(request: ChatRequest, default: int, room: int) -> int:

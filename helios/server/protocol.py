@@ -103,8 +103,9 @@ class StreamOptions(_Body):
 
 
 class ChatRequest(_Body):
-    """See OpenAI's reference; null means the same as absent. Fields beyond it: top_k, min_p, stop_token_ids,
-    ignore_eos, skip_special_tokens, chat_template_kwargs, cache_salt (separates prefix-cache users)."""
+    """See OpenAI's reference; null means the same as absent. Fields beyond it: top_k, min_p, repetition_penalty,
+    min_tokens, allowed_token_ids, stop_token_ids, ignore_eos, skip_special_tokens, chat_template_kwargs, cache_salt
+    (separates prefix-cache users)."""
 
     model: str | None = None  # None means the one that is served
     messages: list[ChatMessage] = Field(min_length=1)
@@ -114,6 +115,12 @@ class ChatRequest(_Body):
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    min_tokens: int | None = None
     seed: int | None = None
     stop: StopStrings = ()
     stop_token_ids: list[int] | None = None

@@ -75,6 +75,7 @@ async def _boot(
 ) -> None:
     """Find the model's files, start the engine on them and read the tokenizer meanwhile; stop the server if that fails."""
     state = server.state
+    engine: EngineClient | None = None
     await server.listening.wait()
     try:
         files = await asyncio.to_thread(
@@ -91,7 +92,8 @@ async def _boot(
     except Exception as error:
         has_said_all = isinstance(error, EngineDeadError | Refusal)
         log.error("Cannot start: %s", error, exc_info=None if has_said_all else error)
-        server.stop(exit_code=1)
+        refused = isinstance(error, Refusal) or (engine is not None and engine.refused)
+        server.stop(exit_code=2 if refused else 1)
 
 
 def listen(host: str, port: int) -> list[socket.socket]:

@@ -1,4 +1,4 @@
-"""Messages: brings OpenAI chat messages into the one form that chat templates can rely on.
+"""The conversation: brings OpenAI chat messages into the one form that chat templates can rely on.
 
 Templates differ in what they do with null content, lists of parts or arguments in a string, from dropping text to
 failing, so none of that reaches them.

@@ -278,14 +278,21 @@ def test_only_the_keys_used_last_are_kept(opened, tmp_path):
 
 def test_the_key_is_made_of_all_that_compiled_code_depends_on(checkpoint, monkeypatch):
     config, model = EngineConfig(), ModelConfig.from_folder(checkpoint("qwen3"))
-    usual = (config, model, Ladder([1, 2]), 16, torch.float32, torch.device("cpu"))
+    usual = (
+        config,
+        model,
+        Ladder([1, 2]),
+        {"page_size": 16, "max_model_len": 512},
+        torch.float32,
+        torch.device("cpu"),
+    )
     keys = [key_of(key_parts(*usual))]
     assert key_of(key_parts(*usual)) == keys[0]
     for index, value in {
         0: EngineConfig(compile_fullgraph=False),
         1: dataclasses.replace(model, num_layers=model.num_layers + 1),
         2: Ladder([1, 4]),
-        3: 32,
+        3: {"page_size": 16, "max_model_len": 768},
         4: torch.bfloat16,
     }.items():
         keys.append(key_of(key_parts(*usual[:index], value, *usual[index + 1 :])))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -182,9 +181,6 @@ def test_one_more_input_is_marked_laid_out_and_handed_to_the_forward(monkeypatch
 def test_sizes_are_looked_up_by_name_and_a_missing_one_is_told():
     entry = Entry("x", None, ("rows", 2, "vocab"), Role.WORK)
     assert entry.size({"rows": 3, "vocab": 5}) == (3, 2, 5)
-    assert entry.nbytes({"rows": 3, "vocab": 5}, torch.bfloat16) == 60
-    assert replace(entry, dtype=torch.float32).nbytes({"rows": 3, "vocab": 5}, torch.bfloat16) == 120
-    assert entry.extent == "rows"
     assert entry.varying() == {0: "rows"}
     with pytest.raises(KeyError, match="vocab"):
         entry.size({"rows": 3})

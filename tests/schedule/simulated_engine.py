@@ -18,7 +18,7 @@ from helios.sampling import SamplingParams
 from helios.schedule.admission import Admission
 from helios.schedule.request import Request, State
 from helios.schedule.scheduler import Scheduler
-from helios.schedule.tick import Progress, Tick
+from helios.schedule.tick import RowProgress, Tick
 
 VOCABULARY = 61
 NAN = -1  # the value of a slot that was computed from a row that is not finite
@@ -159,7 +159,7 @@ class SimulatedEngine:
             self.ticks.append(tick)
         return tick
 
-    def read_back(self) -> list[Progress]:
+    def read_back(self) -> list[RowProgress]:
         """Run the oldest launched tick and commit it."""
         launch = self.in_flight.popleft()
         tick = launch.tick

@@ -9,7 +9,7 @@ from simulated_engine import Clock, SimulatedEngine, expected_output, make_reque
 
 from helios.schedule.request import State
 from helios.schedule.scheduler import Scheduler
-from helios.schedule.tick import Admitted, Progress, Tick
+from helios.schedule.tick import Admitted, RowProgress, Tick
 
 
 def rows(tick: Tick) -> list[tuple[str, int, int, int, bool]]:
@@ -35,11 +35,11 @@ def test_one_request_from_prompt_to_end() -> None:
     assert rows(engine.launch()) == [("r", 4, 2, 1, False)]
     assert engine.read_back() == []
     assert rows(engine.launch()) == [("r", 6, 1, 1, True)]
-    assert engine.read_back() == [Progress(0, request, expected_output(request)[:1])]
+    assert engine.read_back() == [RowProgress(0, request, expected_output(request)[:1])]
     assert rows(engine.launch()) == [("r", 7, 1, 1, True)]
     assert engine.launch() is None, "all three tokens are promised"
     engine.read_back()
-    assert engine.read_back() == [Progress(0, request, expected_output(request)[2:])]
+    assert engine.read_back() == [RowProgress(0, request, expected_output(request)[2:])]
 
     assert request.output == expected_output(request)
     assert (request.finish_reason, request.stop_id, request.state) == ("length", None, State.FINISHED)

@@ -111,12 +111,28 @@ class EngineLoop:
         """Handle every command that has arrived, without waiting. False after Shutdown."""
         while True:
             try:
-                command = self._decode(self._socket.recv(zmq.NOBLOCK))
+                message = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return True
+            try:
+                command = self._decode(message)
+            except msgspec.ValidationError as error:
+                self._refuse(message, error)
+                continue
             if isinstance(command, Shutdown):
                 return False
             self._handle(command)
+
+    def _refuse(self, message: bytes, error: msgspec.ValidationError) -> None:
+        """Ends the request that a message was to bring, whose fields are not what they should be; no other hears of it."""
+        fields = msgspec.msgpack.decode(message)
+        if not isinstance(fields, dict) or not isinstance(fields.get("id"), str):
+            raise error
+        logger.warning("request %s cannot be read: %s", fields["id"], error)
+        refusal = RequestOutput(
+            fields["id"], [], finish_reason="error", error=str(error), error_code="bad_request"
+        )
+        send(self._socket, Outputs([refusal]))
 
     def _handle(self, command: AddRequest | AbortRequest | Question) -> None:
         match command:
@@ -216,7 +232,7 @@ def _give_up(socket: zmq.Socket, error: Exception) -> int:
     else:
         message = f"{type(error).__name__}: {error} (this is a bug in Helios: its traceback is in the log)"
         logger.error("the engine stops: %s", message, exc_info=error)
-    send(socket, Fatal(message))
+    send(socket, Fatal(message, refused=isinstance(error, Refusal)))
     socket.close()
     socket.context.term()  # waits until the message is out, FLUSH_MS at most
     os._exit(1)  # a broken CUDA context can hang an orderly exit

@@ -74,6 +74,7 @@ class EngineClient:
         self._on_progress = on_progress
         self._state: State = "starting"
         self._dead_reason: str | None = None
+        self.refused = False  # whether it died of what a person can put right
         self._info: EngineInfo | None = None
         self._progress = StartupProgress()
         self._mailboxes: dict[str, Mailbox] = {}
@@ -266,7 +267,8 @@ class EngineClient:
                 if self._state == "starting":
                     self._state = "ready"
                 self._settled.set()
-            case Fatal(message=reason):
+            case Fatal(message=reason, refused=refused):
+                self.refused = refused
                 self._die(reason)
                 asyncio.get_running_loop().call_later(FATAL_EXIT_SECONDS, self._kill)
 

@@ -51,6 +51,9 @@ CODE = (
     "helios/model",
     "helios/ops",
     "helios/sampler",
+    "helios/sampling.py",
+    "helios/cache/pool.py",
+    "helios/engine/startup/start.py",
     "helios/entry.py",
     "helios/engine/step.py",
     "helios/engine/state.py",
@@ -211,11 +214,11 @@ def key_parts(
     config: EngineConfig,
     model: ModelConfig,
     ladder: Ladder,
-    page_size: int,
+    sizes: Mapping[str, int],
     dtype: torch.dtype,
     device: torch.device,
 ) -> dict[str, str]:
-    """All that the compiled code may depend on, by names for a person."""
+    """All that the compiled code may depend on, by names for a person. sizes: those that are constants in it."""
     parts = {
         "format": FORMAT,
         "python": platform.python_version(),
@@ -226,7 +229,7 @@ def key_parts(
         "dtype": str(dtype),
         "model": json.dumps(asdict(model), sort_keys=True, default=str),
         "ladder": ", ".join(map(str, ladder.buckets)),
-        "page size": str(page_size),
+        "sizes": ", ".join(f"{name} {size}" for name, size in sizes.items()),
         "backend": config.compile_backend,
         "fullgraph": str(config.compile_fullgraph),
         "graphs": str(config.cuda_graphs),

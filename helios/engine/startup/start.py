@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -208,7 +208,8 @@ def find_artefacts(config: EngineConfig, found: Resolved, phases: Phases) -> Art
     if found.device.type != "cuda" and not (config.compile and config.compile_backend == "inductor"):
         return None
     with phases.phase("find artefacts"):
-        parts = key_parts(config, found.model, found.ladder, found.sizes.page_size, found.dtype, found.device)
+        sizes = asdict(found.sizes)
+        parts = key_parts(config, found.model, found.ladder, sizes, found.dtype, found.device)
         artefacts = open_artefacts(Path(config.cache_dir), parts)
         logger.info("compiled artefacts in %s: %s", artefacts.folder, artefacts.why)
     return artefacts
