@@ -174,6 +174,6 @@ def test_serve_of_a_mistyped_name(environment: dict[str, str], tmp_path: Path):
     with serve(environment, log, "acme/modle") as process:
         process.wait()
 
-    assert process.returncode != 0
+    assert process.returncode == 2
     assert "Traceback" not in log.read_text()
     assert re.search("acme/modle is no folder here and not on", log.read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import time
@@ -62,6 +63,21 @@ def test_requests_are_answered_side_by_side_and_in_order():
                 assert [i for output in outputs for i in output.ids] == list(range(1, n + 1))
                 assert [output.finish_reason for output in outputs][-1] == "length"
             assert (await client.stats()).requests.abort == 0
+
+    run(test())
+
+
+def test_a_request_that_cannot_be_read_ends_alone():
+    async def test() -> None:
+        spoilt = ask("spoilt")
+        spoilt.params.logit_bias[5] = math.nan  # behind the check that its constructor made
+        async with running() as client:
+            answers = await asyncio.gather(collect(client, ask("good", 9)), collect(client, spoilt))
+            assert [i for output in answers[0] for i in output.ids] == list(range(1, 10))
+            (refusal,) = answers[1]
+            assert (refusal.finish_reason, refusal.error_code) == ("error", "bad_request")
+            assert "logit_bias must hold only numbers between -100 and 100, got nan" in refusal.error
+            assert client.state == "ready"
 
     run(test())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -14,6 +15,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from helios.engine.messages import AddRequest, RequestOutput, RequestTimings
 from helios.sampling import MAX_SEED, MIN_SEED
 from helios.server.prompts import ModelText
+from helios.text.defaults import SamplingDefaults
 
 pytestmark = pytest.mark.anyio
 
@@ -181,6 +183,24 @@ async def test_a_request_without_a_limit_gets_the_servers_or_the_context(
     await answer(engine, text, {"default_max_tokens": default})
     request = engine.requests[0]
     assert request.params.max_tokens == (expected or 256 - len(request.prompt))
+
+
+async def test_controls_reach_the_engine_and_a_neutral_value_turns_a_models_default_off(
+    engine: FakeEngine, text: ModelText
+) -> None:
+    text = dataclasses.replace(
+        text, defaults=SamplingDefaults(repetition_penalty=1.8, min_tokens=12, max_tokens=64)
+    )
+    await answer(engine, text)
+    await answer(engine, text, {"default_max_tokens": 10}, repetition_penalty=1, min_tokens=0)
+    fields = {"presence_penalty": 0.5, "frequency_penalty": -1, "allowed_token_ids": [5, 6]}
+    await answer(engine, text, logit_bias={"5": 1, "6": -100}, **fields)
+    quiet, loud, controlled = (request.params for request in engine.requests)
+    assert (quiet.repetition_penalty, quiet.min_tokens, quiet.max_tokens) == (1.8, 12, 64)
+    assert (loud.repetition_penalty, loud.min_tokens, loud.max_tokens) == (1.0, 0, 10)
+    assert controlled.logit_bias == {5: 1.0, 6: -100.0}
+    assert (controlled.presence_penalty, controlled.frequency_penalty) == (0.5, -1.0)
+    assert controlled.allowed_token_ids == (5, 6)
 
 
 async def test_sampling_fields_override_the_models_defaults(engine: FakeEngine, text: ModelText) -> None:
