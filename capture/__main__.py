@@ -111,7 +111,7 @@ def find(name: str) -> Callable[..., Any]:
     if not attribute:
         raise ValueError(f"{name!r} does not name a callable: write module:function.")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        found: object = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{name} cannot be found: {error}.") from error
     if not callable(found):

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def capture_callable(
             with audit.phase("capture graphs"):
                 for bucket in capture_order(ladder):
                     audit.tag = (bucket, None)
-                    graphs.capture(bucket, lambda bucket=bucket: step(*static[bucket]))
+                    graphs.capture(bucket, partial(step, *static[bucket]))
         audit.tag = ("", None)
         audit.seal()
         step.seal(strict=False)
@@ -176,9 +177,9 @@ def _time(
         work = count_work(function, arguments, {})
         with torch.cuda.device(plan.device) if plan.device.type == "cuda" else nullcontext():
             timings[bucket] = timing(
-                (lambda bucket=bucket: graphs.replay(bucket)) if graphs else (lambda a=arguments: step(*a)),
+                partial(graphs.replay, bucket) if graphs else partial(step, *arguments),
                 plan.device,
-                eager=lambda a=arguments: function(*a),
+                eager=partial(function, *arguments),
                 floor_ms=machine.floor_ms(work),
                 repeats=plan.repeats,
             )

@@ -60,7 +60,7 @@ class GraphSet:
         self.count_nodes = count_nodes
         self.records: dict[Bucket, GraphRecord] = {}
         self._graphs: dict[Bucket, torch.cuda.CUDAGraph] = {}
-        self._pool: object | None = None
+        self._pool: torch.cuda._POOL_HANDLE | None = None
         self._stream = torch.cuda.Stream(self.device)
 
     def __contains__(self, bucket: Bucket) -> bool:

@@ -115,7 +115,8 @@ def _heat_map(report: CaptureReport) -> str:
         f"<p>{report.ticks:,} steps; {report.waste:.1%} of the computed tokens were padding. "
         '<span class="soft">The redder, the more padding; the longer the bar, the more steps.</span></p>',
     ]
-    for kind, title in (("decode", "Decode, by rows"), ("packed", "Packed, by tokens")):
+    titles: dict[Kind, str] = {"decode": "Decode, by rows", "packed": "Packed, by tokens"}
+    for kind, title in titles.items():
         cells = "".join(_heat_cells([bucket for bucket in report.buckets if bucket.kind == kind], kind))
         if cells:
             parts.append(f'<h3>{title}</h3><div class="heat">{cells}</div>')

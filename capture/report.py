@@ -13,21 +13,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from capture.audit import VERDICT, Audit, PhaseTime
 from capture.environment import CacheFolder
 from capture.events import CacheLookup, Event
 from capture.graphs import GraphRecord
-from capture.ladder import Bucket, BucketStats, Ladder
+from capture.ladder import Bucket, BucketStats, Kind, Ladder
 from capture.measure import Timing
 from capture.tradeoff import TradeOff
 
 FORMAT = 1
 LISTED_EVENTS = 20
 """How many events a verdict line lists; the count covers all of them."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class BucketReport:
     same step uncompiled, floor_ms the time that its bytes and flops need at the least.
     """
 
-    kind: str
+    kind: Kind
     tokens: int
     rows: int
     compile_seconds: float = 0.0
@@ -164,7 +162,12 @@ def build_report(
     """
     graphs, timings = graphs or {}, timings or {}
     compilations = [event for event in audit.events() if event.compilation is not None]
-    lookups = tuple(lookup for event in compilations for lookup in event.compilation.cache)
+    lookups = tuple(
+        lookup
+        for event in compilations
+        if event.compilation is not None
+        for lookup in event.compilation.cache
+    )
     before = earlier.cache.lookups if earlier else ()
     return CaptureReport(
         name=name,
@@ -251,9 +254,10 @@ def load(path: Path) -> CaptureReport:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["format"] != FORMAT:
             raise ValueError(f"{path} has report format {data['format']}, and this version reads {FORMAT}.")
-        return _read(CaptureReport, data)
+        report: CaptureReport = _read(CaptureReport, data)
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is not a capture report: {error!r}.") from error
+    return report
 
 
 def _brief(event: Event) -> Event:
@@ -268,8 +272,9 @@ def _bucket_report(
     stats: BucketStats, compilations: Sequence[Event], graph: GraphRecord | None, timing: Timing | None
 ) -> BucketReport:
     bucket = stats.bucket
-    own = [event.compilation for event in compilations if event.bucket == str(bucket)]
-    shared = [event.compilation for event in compilations if event.kind == "compilation"][:1]
+    made = [(event, event.compilation) for event in compilations if event.compilation is not None]
+    own = [compilation for event, compilation in made if event.bucket == str(bucket)]
+    shared = [compilation for event, compilation in made if event.kind == "compilation"][:1]
     used = own or shared
     nodes = graph.nodes if graph else None
     return BucketReport(
@@ -295,10 +300,10 @@ def _bucket_report(
     )
 
 
-def _read(kind: type[T], data: Any) -> T:
+def _read(kind: Any, data: Any) -> Any:
     """Builds a value of an annotated type from JSON data: dataclasses, tuples, dicts, optionals and scalars."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         given = {
             entry.name: _read(hints[entry.name], data[entry.name])

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from capture.events import CacheLookup, Compilation, Event, Location, advise
+from capture.events import CacheLookup, Compilation, Event, EventKind, Location, advise
 
 HOST_SYNC_ADVICE = (
     "Keep the value, and every size that depends on it, in a tensor on the device: "
@@ -153,7 +153,7 @@ def is_copy(allocated: Shape, buffer: Shape) -> bool:
     """Whether an allocation may hold a copy of a watched buffer: as many elements, or the same shape with its symbols."""
     if None in allocated or None in buffer:
         return allocated == buffer
-    return math.prod(allocated) == math.prod(buffer)
+    return math.prod(n for n in allocated if n is not None) == math.prod(n for n in buffer if n is not None)
 
 
 def split_reasons(payload: str) -> list[str]:
@@ -203,8 +203,10 @@ def finished(metrics: dict[str, Any], heard: _Open) -> Event:
     )
     if metrics.get("fail_type"):
         reason = str(metrics.get("fail_reason") or metrics["fail_type"])
-        file, line = metrics.get("fail_user_frame_filename"), metrics.get("fail_user_frame_lineno")
-        place = Location(file, line, location.function) if file else location
+        file = metrics.get("fail_user_frame_filename")
+        place = location
+        if file:
+            place = Location(file, metrics.get("fail_user_frame_lineno") or 0, location.function)
         if "RecompileLimit" in metrics["fail_type"]:
             return Event(
                 "failed",
@@ -213,7 +215,7 @@ def finished(metrics: dict[str, Any], heard: _Open) -> Event:
                 advice="Look at the recompiles before this one for the guard that fails from call to call.",
                 compilation=compilation,
             )
-        kind = "graph_break" if metrics["fail_type"] in ("Unsupported", "UserError") else "failed"
+        kind: EventKind = "graph_break" if metrics["fail_type"] in ("Unsupported", "UserError") else "failed"
         return Event(kind, _headline(reason), place, advice=_hint(reason), compilation=compilation)
     if not heard.reasons:
         return Event("compilation", "first compilation", location, compilation=compilation)

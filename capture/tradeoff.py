@@ -74,8 +74,8 @@ def fewest_buckets(
     ]
     if not choices:
         return None
-    _, _, rows, tokens = min(choices)
-    return Ladder(rows, [(size, min(max_rows, size - 1)) for size in tokens])
+    _, _, decode_sizes, packed_sizes = min(choices)
+    return Ladder(decode_sizes, [(size, min(max_rows, size - 1)) for size in packed_sizes])
 
 
 def saved_tokens(ladder: Ladder) -> dict[Bucket, int]:
@@ -86,8 +86,10 @@ def saved_tokens(ladder: Ladder) -> dict[Bucket, int]:
     stats = ladder.stats()
     saved = {}
     for entry, following in zip(stats, [*stats[1:], None], strict=True):
-        fits = following is not None and following.bucket.kind == entry.bucket.kind
-        saved[entry.bucket] = entry.uses * (following.bucket.tokens - entry.bucket.tokens) if fits else 0
+        step = 0
+        if following is not None and following.bucket.kind == entry.bucket.kind:
+            step = following.bucket.tokens - entry.bucket.tokens
+        saved[entry.bucket] = entry.uses * step
     return saved
 
 
