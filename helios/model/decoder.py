@@ -70,11 +70,13 @@ class Layer(nn.Module):
             v_pool,
             self.backend.rotary,
         )
-        return self.o(self.attention.attend(q, k_pool, v_pool, metadata, self.scale).flatten(1))
+        out: Tensor = self.o(self.attention.attend(q, k_pool, v_pool, metadata, self.scale).flatten(1))
+        return out
 
     def transform(self, x: Tensor) -> Tensor:
         """x: [tokens, hidden], normed. SwiGLU."""
-        return self.down(silu_mul(self.gate_up(x), self.backend.elementwise))
+        out: Tensor = self.down(silu_mul(self.gate_up(x), self.backend.elementwise))
+        return out
 
 
 class Decoder(nn.Module):
@@ -87,6 +89,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         self.backend = backend or Backend()
+        self.attention = attention_backend(self.backend.attention)
         self.embed = Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, self.backend) for _ in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, self.backend)
@@ -111,10 +114,12 @@ class Decoder(nn.Module):
 
         Writes the logits of each row's last token to logits [rows, vocab]; a padding row repeats a neighbour's.
         """
-        x, residual = self.embed(ids), None
-        metadata = self.layers[0].attention.prepare(metadata)
+        x: Tensor = self.embed(ids)
+        residual: Tensor | None = None
+        metadata = self.attention.prepare(metadata)
         for layer, k_pool, v_pool in zip(self.layers, k_pools, v_pools, strict=True):
             x, residual = layer(x, residual, self.rope, metadata, k_pool, v_pool)
+        assert residual is not None, "a decoder has a layer at least"
         last = (metadata.query_start_loc + metadata.query_lens - 1).clamp(min=0)
         x, _ = self.norm(x[last], residual[last])
         self.head(x, out=logits)

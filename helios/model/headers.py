@@ -50,7 +50,8 @@ class StoredTensor:
         """The tensor on the CPU, backed by the file. Opened anew each time, so that the pages of tensors already
         copied leave this process' memory."""
         with safe_open(self.file, framework="pt") as file:
-            return file.get_tensor(self.name)
+            tensor: Tensor = file.get_tensor(self.name)
+            return tensor
 
     def pieces(self, rows: int) -> Iterator[Tensor]:
         """The tensor, `rows` of its first dimension at a time."""

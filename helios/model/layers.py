@@ -49,7 +49,8 @@ class Dense:
 
     def product(self, module: nn.Module, x: Tensor, backend: str, out: Tensor | None) -> Tensor:
         if out is None:
-            return linear(x, module.weight, backend)
+            product: Tensor = linear(x, module.weight, backend)
+            return product
         linear_into(x, module.weight, out, backend)
         return out
 

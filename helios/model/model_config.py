@@ -209,7 +209,7 @@ def _head_dim(fields: Fields, family: Family, hidden_size: int, num_heads: int) 
 def _dtype(fields: Fields) -> str | None:
     """dtype, or torch_dtype as older files call it; dtype wins."""
     name = "dtype" if fields.get("dtype") is not None else "torch_dtype"
-    value = fields.get(name)
+    value: str | None = fields.get(name)
     if value is not None and value not in DTYPES:
         raise fields.error(name, f"one of {', '.join(DTYPES)}")
     return value

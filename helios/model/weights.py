@@ -138,7 +138,8 @@ def resolve_dtype(requested: str, config: ModelConfig, device: torch.device | st
             "dtype float16: activations of Qwen models can exceed its range, and a request whose logits overflow "
             "ends with an error; bfloat16 is safe"
         )
-    return getattr(torch, name)
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 def checkpoint_bytes(config: ModelConfig, dtype: torch.dtype) -> int:

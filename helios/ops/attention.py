@@ -58,7 +58,7 @@ class PagedAttention:
         self, q: Tensor, k_pool: Tensor, v_pool: Tensor, metadata: AttentionMetadata, scale: float
     ) -> Tensor:
         m = metadata
-        return paged_attention(
+        attended: Tensor = paged_attention(
             q,
             k_pool,
             v_pool,
@@ -70,6 +70,7 @@ class PagedAttention:
             scale,
             self.kernels,
         )
+        return attended
 
 
 ATTENTION_BACKENDS: dict[str, AttentionBackend] = {
@@ -112,7 +113,18 @@ def paged_attention(
 
 
 @paged_attention.register_fake
-def _(q, k_pool, v_pool, page_table, seats, query_start_loc, query_lens, context_lens, scale, kernels):
+def _(
+    q: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    page_table: Tensor,
+    seats: Tensor,
+    query_start_loc: Tensor,
+    query_lens: Tensor,
+    context_lens: Tensor,
+    scale: float,
+    kernels: str,
+) -> Tensor:
     return torch.empty_like(q)
 
 

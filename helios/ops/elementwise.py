@@ -22,7 +22,9 @@ def add_rms_norm(
     if backend == "triton":
         if residual is None:
             return _rms_norm(x, weight, eps), x
-        return _add_rms_norm(x, residual, weight, eps)
+        normed: Tensor
+        normed, total = _add_rms_norm(x, residual, weight, eps)
+        return normed, total
     total = x if residual is None else residual + x
     return rms_norm(total, weight, eps), total
 
@@ -30,7 +32,8 @@ def add_rms_norm(
 def silu_mul(gate_up: Tensor, backend: str) -> Tensor:
     """gate_up: [tokens, 2 * width], gate first. Returns silu(gate) * up, [tokens, width] (SwiGLU, arXiv:2002.05202)."""
     if backend == "triton":
-        return _silu_mul(gate_up)
+        product: Tensor = _silu_mul(gate_up)
+        return product
     gate, up = gate_up.chunk(2, dim=-1)
     return nn.functional.silu(gate) * up
 
@@ -43,7 +46,7 @@ def _add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tu
 
 
 @_add_rms_norm.register_fake
-def _(x, residual, weight, eps):
+def _(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x), torch.empty_like(x)
 
 
@@ -55,7 +58,7 @@ def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 @_rms_norm.register_fake
-def _(x, weight, eps):
+def _(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return torch.empty_like(x)
 
 
@@ -67,5 +70,5 @@ def _silu_mul(gate_up: Tensor) -> Tensor:
 
 
 @_silu_mul.register_fake
-def _(gate_up):
+def _(gate_up: Tensor) -> Tensor:
     return gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)

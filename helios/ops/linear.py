@@ -19,7 +19,7 @@ def linear(x: Tensor, weight: Tensor, backend: str) -> Tensor:
 
 
 @linear.register_fake
-def _(x, weight, backend):
+def _(x: Tensor, weight: Tensor, backend: str) -> Tensor:
     return x.new_empty(x.shape[0], weight.shape[0])
 
 
@@ -30,7 +30,7 @@ def linear_into(x: Tensor, weight: Tensor, out: Tensor, backend: str) -> None:
 
 
 @linear_into.register_fake
-def _(x, weight, out, backend):
+def _(x: Tensor, weight: Tensor, out: Tensor, backend: str) -> None:
     return None
 
 

@@ -46,16 +46,17 @@ def locate(
 
 @locate.register_fake
 def _(
-    input_ids,
-    from_device,
-    token_seats,
-    token_offsets,
-    seats,
-    query_lens,
-    num_computed_tokens,
-    last_ids,
-    page_table,
-    page_size,
-    backend,
-):
-    return (*(torch.empty_like(input_ids) for _ in range(3)), torch.empty_like(seats))
+    input_ids: Tensor,
+    from_device: Tensor,
+    token_seats: Tensor,
+    token_offsets: Tensor,
+    seats: Tensor,
+    query_lens: Tensor,
+    num_computed_tokens: Tensor,
+    last_ids: Tensor,
+    page_table: Tensor,
+    page_size: int,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ids, positions, slots = (torch.empty_like(input_ids) for _ in range(3))
+    return ids, positions, slots, torch.empty_like(seats)

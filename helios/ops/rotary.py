@@ -44,7 +44,18 @@ def rotate_and_store(
 
 
 @rotate_and_store.register_fake
-def _(qkv, q_norm, k_norm, eps, rope, positions, slots, k_pool, v_pool, backend):
+def _(
+    qkv: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    rope: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    backend: str,
+) -> Tensor:
     kv_heads, head_dim = k_pool.shape[2:]
     return qkv.new_empty(qkv.shape[0], qkv.shape[1] // head_dim - 2 * kv_heads, head_dim)
 
