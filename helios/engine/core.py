@@ -180,6 +180,7 @@ class EngineCore:
                 timings=timings,
                 logprobs=logprobs,
             )
+        assert request.finish_reason is not None, "a finished request has a reason"
         self._requests[request.finish_reason] += 1
         self._totals["prompt_tokens"] += len(request.prompt)
         timings = self._timings(request)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -97,7 +98,7 @@ class ModelRunner:
             each(done, len(order))
             audit.tag = (bucket, None)
             self._blank(bucket)
-            self.graphs.capture(bucket, lambda bucket=bucket: self._forward(bucket))
+            self.graphs.capture(bucket, partial(self._forward, bucket))
         each(len(order), len(order))
 
     @torch.no_grad()
@@ -112,10 +113,7 @@ class ModelRunner:
                 if graphs is None:
                     self._sample(rows, variant)
                 else:
-                    graphs.capture(
-                        Bucket("decode", rows, rows),
-                        lambda rows=rows, variant=variant: self._sample(rows, variant),
-                    )
+                    graphs.capture(Bucket("decode", rows, rows), partial(self._sample, rows, variant))
 
     @torch.no_grad()
     def launch(self, tick: Tick, audit: Audit) -> Launched:
@@ -158,11 +156,14 @@ class ModelRunner:
 
     def read(self, launched: Launched) -> TickResult:
         """Waits for a launched tick."""
-        if isinstance(launched.ended, torch.cuda.Event):
-            launched.ended.synchronize()
-            seconds = launched.began.elapsed_time(launched.ended) / 1e3
+        began, ended = launched.began, launched.ended
+        if isinstance(ended, torch.cuda.Event):
+            assert isinstance(began, torch.cuda.Event), "both marks are of one device"
+            ended.synchronize()
+            seconds = began.elapsed_time(ended) / 1e3
         else:
-            seconds = launched.ended - launched.began
+            assert not isinstance(began, torch.cuda.Event), "both marks are of one device"
+            seconds = ended - began
         rows, outputs = launched.tick.rows, self._outputs[launched.slot]
         ids = outputs["sampled_ids"][:rows].tolist()
         counts = outputs["num_sampled"][:rows].tolist()
@@ -175,7 +176,7 @@ class ModelRunner:
     @property
     def watched(self) -> dict[str, Tensor]:
         """What graphs read and write in place between ticks, by name; the audit is told of each."""
-        return {**self.pool.by_name(), **self.state.watched}
+        return {**self._placed_pool().by_name(), **self.state.watched}
 
     def blank(self, bucket: Bucket) -> list[Tensor]:
         """The forward half's arguments for a tick of padding alone."""
@@ -199,7 +200,11 @@ class ModelRunner:
         self.sampler(self._sampling[rows], variant)
 
     def _arguments(self, bucket: Bucket) -> list[Tensor]:
-        return [*self.state.forward_arguments(bucket), *self.pool.tensors]
+        return [*self.state.forward_arguments(bucket), *self._placed_pool().tensors]
+
+    def _placed_pool(self) -> KVPool:
+        assert self.pool is not None, "the pool is placed before the first step and gone after close()"
+        return self.pool
 
     def _mark(self) -> float | torch.cuda.Event:
         if self.device.type != "cuda":

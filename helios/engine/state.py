@@ -57,10 +57,12 @@ SAMPLING = (*ROWS, *SEQUENCES, LOGITS, *SAMPLER_ENTRIES)
 ENTRIES: Mapping[str, Entry] = {entry.name: entry for entry in (*FORWARD, *SAMPLER_ENTRIES)}
 
 
-def varying_dimensions(num_layers: int) -> dict[int, dict[int, str]]:
+def varying_dimensions(num_layers: int) -> dict[int | str, dict[int, str]]:
     """For capture.CompiledStep: which dimensions of which argument of the forward change from bucket to bucket, or with
     the pool."""
-    marks = {i: entry.varying() for i, entry in enumerate(FORWARD) if entry.varying()}
+    marks: dict[int | str, dict[int, str]] = {
+        i: entry.varying() for i, entry in enumerate(FORWARD) if entry.varying()
+    }
     return marks | {len(FORWARD) + pool: {0: "pages"} for pool in range(2 * num_layers)}
 
 

@@ -44,10 +44,16 @@ class TickLog:
 
     def entries(self) -> list[TickEntry]:
         """The last ticks, oldest first."""
-        return [TickEntry(number, str(bucket), *rest) for number, bucket, *rest in self._ticks]
+        return [
+            TickEntry(number, str(bucket), tokens, rows, seconds, gap)
+            for number, bucket, tokens, rows, seconds, gap in self._ticks
+        ]
 
 
 def _seconds(began: float | torch.cuda.Event, ended: float | torch.cuda.Event) -> float:
     if isinstance(ended, torch.cuda.Event):
-        return began.elapsed_time(ended) / 1e3
+        assert isinstance(began, torch.cuda.Event), "both marks are of one device"
+        milliseconds: float = began.elapsed_time(ended)
+        return milliseconds / 1e3
+    assert not isinstance(began, torch.cuda.Event), "both marks are of one device"
     return ended - began

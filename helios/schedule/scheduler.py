@@ -7,7 +7,7 @@ arrives at commit, which corrects them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from typing import Any
 
@@ -267,11 +267,13 @@ class Scheduler:
         """
         if self.decode_outputs > 1 or not all(ok):
             return []
-        which, requests, ids = range(rows), tick.requests[:rows], ids[:rows]
+        which: Iterable[int] = range(rows)
+        requests, ids = tick.requests[:rows], ids[:rows]
         if tick.number <= self._zombies_until:
             running = State.RUNNING
             alive = [request.state is running for request in requests]
-            which, requests, ids = (list(compress(each, alive)) for each in (which, requests, ids))
+            which, requests = compress(which, alive), list(compress(requests, alive))
+            ids = list(compress(ids, alive))
         if {*map(len, ids)} != {1}:
             return []
         ended: list[Request] = []

@@ -56,7 +56,8 @@ _PR_SET_PDEATHSIG = 1
 class Core(Protocol):
     """What the process needs of an engine; EngineCore is one."""
 
-    has_work: bool
+    @property
+    def has_work(self) -> bool: ...
 
     def add(self, request: AddRequest) -> RequestOutput | None: ...
     def abort(self, request_id: str) -> None: ...
@@ -80,7 +81,7 @@ class Launch(msgspec.Struct, frozen=True):
 class EngineLoop:
     """Serves one core over one connected PAIR socket until Shutdown."""
 
-    def __init__(self, core: Core, socket: zmq.Socket, *, batch_wait_ms: float = 0.0) -> None:
+    def __init__(self, core: Core, socket: zmq.Socket[bytes], *, batch_wait_ms: float = 0.0) -> None:
         self._core = core
         self._socket = socket
         self._batch_wait_ms = batch_wait_ms
@@ -159,7 +160,7 @@ class EngineLoop:
             send(self._socket, Outputs([refusal]))
 
 
-def send(socket: zmq.Socket, message: FromEngine) -> None:
+def send(socket: zmq.Socket[bytes], message: FromEngine) -> None:
     """Send, unless it is an empty list of outputs. Never blocks: the queue to the parent has no bound of its own."""
     if not (isinstance(message, Outputs) and not message.items):
         socket.send(_encode(message))
@@ -221,10 +222,11 @@ def _build(launch: Launch, progress: Callable[[Progress], None]) -> Core:
     module, name = launch.core.split(":")
     build = getattr(importlib.import_module(module), name)
     progress(Progress("import", seconds=time.monotonic() - began))
-    return build(launch.config, progress)
+    core: Core = build(launch.config, progress)
+    return core
 
 
-def _give_up(socket: zmq.Socket, error: Exception) -> int:
+def _give_up(socket: zmq.Socket[bytes], error: Exception) -> int:
     """Say why and leave. A refusal speaks for itself; whatever else it is, somebody has to read its traceback."""
     if isinstance(error, Refusal):
         message = str(error)

@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Literal, TypeVar
 
 import msgspec
@@ -120,16 +120,20 @@ class EngineClient:
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(address)
-        self._process = await asyncio.create_subprocess_exec(
+        self._process = process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "helios.engine.process.child"),
             stdin=asyncio.subprocess.PIPE,
             env=engine_environment(self._config),
             start_new_session=True,  # Ctrl-C in the terminal is for the parent alone
         )
         launch = Launch(address, parent=os.getpid(), config=self._config, core=self._core)
-        self._process.stdin.write(msgspec.msgpack.encode(launch))
-        self._process.stdin.close()
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch())]
+        assert process.stdin is not None, "it was asked for as a pipe"
+        process.stdin.write(msgspec.msgpack.encode(launch))
+        process.stdin.close()
+        self._tasks = [
+            asyncio.create_task(self._read(self._socket)),
+            asyncio.create_task(self._watch(process)),
+        ]
 
     async def wait_ready(self) -> EngineInfo:
         """The engine's info once it is warm. Raises EngineDeadError if it never got there."""
@@ -138,7 +142,7 @@ class EngineClient:
             raise EngineDeadError(self._dead_reason)
         return self._info
 
-    async def generate(self, request: AddRequest) -> AsyncIterator[RequestOutput]:
+    async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request, the last with a finish_reason; what a slow reader has not taken is merged into one.
 
         Closing the iterator before its end aborts the request. A request that the engine cannot take, or loses, ends
@@ -244,11 +248,11 @@ class EngineClient:
         if mailbox is not None and not mailbox.finished:
             self._send(AbortRequest(request_id))
 
-    async def _read(self) -> None:
+    async def _read(self, socket: zmq.asyncio.Socket) -> None:
         """Take in what the engine says until cancelled."""
         decode = msgspec.msgpack.Decoder(FromEngine).decode
         while True:
-            self._receive(decode(await self._socket.recv()))
+            self._receive(decode(await socket.recv()))
 
     def _receive(self, message: FromEngine) -> None:
         match message:
@@ -272,9 +276,9 @@ class EngineClient:
                 self._die(reason)
                 asyncio.get_running_loop().call_later(FATAL_EXIT_SECONDS, self._kill)
 
-    async def _watch(self) -> None:
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
         """Declare the engine dead when its process ends, with its own last words if there were any."""
-        code = await self._process.wait()
+        code = await process.wait()
         await asyncio.sleep(LAST_WORDS_SECONDS)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         self._die(f"the engine process {how}")
@@ -308,7 +312,7 @@ class EngineClient:
         }[self._state]
 
     def _kill(self) -> None:
-        if self._process.returncode is None:
+        if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
     def _remove_folder(self) -> None:

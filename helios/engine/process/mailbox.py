@@ -34,6 +34,7 @@ class Mailbox:
         await self._filled.wait()
         self._filled.clear()
         output, self._pending = self._pending, None
+        assert output is not None, "filled means that there is something"
         return output
 
 

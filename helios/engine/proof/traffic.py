@@ -9,6 +9,7 @@ import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from helios.engine.core import EngineCore
 from helios.engine.messages import AddRequest
@@ -24,7 +25,7 @@ LONGEST_RANDOM = 1000
 """Tokens of the longest prompt of random traffic, where the context allows it."""
 
 
-ADJUSTMENTS: tuple[Mapping[str, object], ...] = (
+ADJUSTMENTS: tuple[Mapping[str, Any], ...] = (
     {},
     {"top_k": 5},
     {"logit_bias": None},
@@ -183,7 +184,7 @@ class Drive:
                 max_tokens=32,
             )
 
-    def _adjusted(self, controls: Mapping[str, object]) -> dict[str, object]:
+    def _adjusted(self, controls: Mapping[str, Any]) -> dict[str, Any]:
         """Controls with ids of this model for those that need some: its first, its last and a few between."""
         few = [0, self._vocab - 1, *(self._id() for _ in range(8))]
         ids = {"logit_bias": dict.fromkeys(few, 2.5), "allowed_token_ids": few}
@@ -241,7 +242,7 @@ class Drive:
             self._step()
             del open_ids[: -2 * self._seats]
 
-    def _add(self, prompt: list[int], salt: str = "", **settings: object) -> str:
+    def _add(self, prompt: list[int], salt: str = "", **settings: Any) -> str:
         """Adds a request, which reaches its max_tokens unless told otherwise; returns its id."""
         name = f"drive-{next(self._names)}"
         params = SamplingParams(**{"ignore_eos": True, "temperature": 0.0, **settings})

@@ -253,7 +253,8 @@ def key_of(parts: Mapping[str, str]) -> str:
 def code_digest() -> str:
     """Of the sources whose change changes what is compiled."""
     digest = hashlib.blake2b(digest_size=10)
-    roots = {package.__name__: Path(package.__file__).parent.parent for package in (helios, capture)}
+    files = {"helios": helios.__file__, "capture": capture.__file__}
+    roots = {name: Path(file).parent.parent for name, file in files.items()}
     for name in CODE:
         path = roots[name.split("/")[0]] / name
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
@@ -278,10 +279,11 @@ def nearest_key(root: Path, parts: Mapping[str, str]) -> str:
 
 def is_full_disk(error: BaseException) -> bool:
     """Whether a compiler failed since it could not write; it tells so in an error of its own, around the system's."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
-        error = error.__cause__ or error.__context__
+        cause = cause.__cause__ or cause.__context__
     return False
 
 
