@@ -36,7 +36,7 @@ class Bytecode:
     def _check(self) -> dict[str, int]:
         """Removes every file that is not as it was noted; it is then made again, in whatever process."""
         try:
-            noted = json.loads((self._folder / SIZES).read_text())
+            noted: dict[str, int] = json.loads((self._folder / SIZES).read_text())
             found = self._sizes()
             for name, size in found.items():
                 if noted.get(name) != size:

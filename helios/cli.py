@@ -59,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. argv: None means the program's own arguments."""
     args = make_parser().parse_args(argv)
     try:
-        return args.run(args)
+        code: int = args.run(args)
+        return code
     except Refusal as error:
         return _fail(str(error), BAD_INPUT)
     except EngineDeadError as error:

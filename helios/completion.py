@@ -45,6 +45,7 @@ class Running:
 
     def completion(self) -> Completion:
         """The whole answer, once ended."""
+        assert self.answer.finish_reason is not None, "only an answer that has ended is a completion"
         said = Answer.of(self.answer.take())
         return Completion(
             prompt=self.query.text,

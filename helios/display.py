@@ -6,7 +6,7 @@ One line for each phase that has ended, with its seconds, and a bar for the one 
 from __future__ import annotations
 
 import sys
-from typing import Self, TextIO
+from typing import NoReturn, Self, TextIO
 
 from tqdm import tqdm
 
@@ -18,7 +18,7 @@ class StartupDisplay:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self._bar: tqdm | None = None
+        self._bar: tqdm[NoReturn] | None = None
         self._phase = ""
 
     def __call__(self, step: Progress) -> None:

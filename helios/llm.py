@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tqdm import tqdm
 
@@ -36,6 +36,8 @@ from helios.text.tokenizer import Tokenizer
 from helios.threads import choose_threads
 
 NO_QUEUE_LIMIT = 2**31
+
+P = TypeVar("P", bound=Params)
 
 
 class LLM:
@@ -145,7 +147,7 @@ class LLM:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _or_default(self, params: Params | None) -> Params:
+    def _or_default(self, params: P | None) -> P | SamplingParams:
         return self.default_params if params is None else params
 
     def _run(self, queries: list[Query], progress: bool) -> list[Completion]:

@@ -219,7 +219,7 @@ def read_variables(
 
 def add_flags(
     parser: argparse.ArgumentParser, config: type, title: str, *, skip: tuple[str, ...] = ()
-) -> None:
+) -> argparse._ArgumentGroup:
     """Add one flag per field of `config`. A flag that is not given leaves nothing in the namespace."""
     group = parser.add_argument_group(title)
     for opt in options(config):
@@ -255,7 +255,7 @@ def _read_env_file(path: Path) -> dict[str, str | None]:
 
 
 def _parse_variable(opt: Option, name: str, text: str | None, where: str) -> Any:
-    if not (text or "").strip():
+    if text is None or not text.strip():
         raise ConfigError(
             f"{name}{where} is set but empty: remove it, or give {opt.name} a value", field=opt.name
         )

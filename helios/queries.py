@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from helios.faults import Refusal
 from helios.sampling import SamplingParams, params_of_choice, plain_int, shown
@@ -72,7 +72,7 @@ class Queries:
         """For each conversation, and then for each of its choices."""
         _check_list(messages, "messages")
         single = bool(messages) and isinstance(messages[0], Mapping)
-        conversations = [messages] if single else list(messages)
+        conversations = cast("list[Sequence[Message]]", [messages] if single else list(messages))
         params = _params_for(conversations, params, "messages")
         queries = []
         for i, (conversation, each) in enumerate(zip(conversations, params, strict=True)):
@@ -137,13 +137,15 @@ class Queries:
         if not isinstance(prompt, Sequence) or isinstance(prompt, _BYTES):
             raise Refusal(f"{where} must be text or a list of ids, got {shown(prompt)}", field=_field(where))
         limit = self._tokenizer.vocab_size
-        ids = [token if type(token) is int else plain_int(token) for token in prompt]
-        for token, given in zip(ids, prompt, strict=True):
+        ids = []
+        for given in prompt:
+            token = given if type(given) is int else plain_int(given)
             if token is None or not 0 <= token < limit:
                 raise Refusal(
                     f"{where} must be text or ids from 0 to {limit - 1}, it holds {shown(given)}",
                     field=_field(where),
                 )
+            ids.append(token)
         return ids
 
     def _checked(self, query: Query, where: str) -> Query:

@@ -10,7 +10,7 @@ import math
 import operator
 from collections.abc import Collection, Iterable, Mapping
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -187,7 +187,7 @@ def seed_of_choice(seed: int | None, index: int) -> int | None:
     return None if seed is None else (seed + index - MIN_SEED) % 2**64 + MIN_SEED
 
 
-def plain_int(value: object) -> int | None:
+def plain_int(value: Any) -> int | None:
     """An integer of any type as an int; None for what is none, truth values among it."""
     if isinstance(value, bool):
         return None
@@ -239,7 +239,7 @@ def _ids(name: str, value: object) -> tuple[int, ...]:
     return tuple(token if _is_id(token) else _id(name, token) for token in tokens)
 
 
-def _is_id(value: object) -> bool:
+def _is_id(value: object) -> TypeGuard[int]:
     return type(value) is int and 0 <= value <= MAX_COUNT
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import random
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,14 +71,9 @@ def add_parser(subparsers: Any) -> None:
         metavar="N",
         help="how many requests, all at once (default: 32)",
     )
-    lengths = {"type": Lengths.parse, "metavar": "N or LOW-HIGH"}
-    add("--input-len", default=Lengths(128, 128), help="tokens of a prompt (default: 128)", **lengths)
-    add(
-        "--output-len",
-        default=Lengths(128, 128),
-        help="tokens of an answer, never fewer (default: 128)",
-        **lengths,
-    )
+    add_lengths = partial(add, type=Lengths.parse, default=Lengths(128, 128), metavar="N or LOW-HIGH")
+    add_lengths("--input-len", help="tokens of a prompt (default: 128)")
+    add_lengths("--output-len", help="tokens of an answer, never fewer (default: 128)")
     add("--temperature", type=float, default=0.0, metavar="X", help="0 is greedy (default: 0)")
     add("--json", type=Path, metavar="FILE", help="write the result here too")
     add_engine_flags(parser)

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -37,7 +38,7 @@ class CommandParser(argparse.ArgumentParser):
 
 def command_parser(subparsers: Any, name: str, help: str, examples: str) -> argparse.ArgumentParser:
     """A parser whose help ends with examples. help: one phrase, shown in the list of commands too."""
-    return subparsers.add_parser(
+    parser: argparse.ArgumentParser = subparsers.add_parser(
         name,
         help=help,
         description=help[0].upper() + help[1:] + ".",
@@ -45,6 +46,7 @@ def command_parser(subparsers: Any, name: str, help: str, examples: str) -> argp
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    return parser
 
 
 def add_engine_flags(parser: argparse.ArgumentParser, *, serving: bool = False) -> None:
@@ -61,30 +63,26 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, serving: bool = False) 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sampling")
-    add = group.add_argument
-    given = {"default": argparse.SUPPRESS}
-    add("--max-tokens", type=int, metavar="N", help="most new tokens (default: 256)", **given)
-    add("--temperature", type=float, metavar="X", help="0 is greedy (default: the model's own)", **given)
+    add = partial(group.add_argument, default=argparse.SUPPRESS)
+    add("--max-tokens", type=int, metavar="N", help="most new tokens (default: 256)")
+    add("--temperature", type=float, metavar="X", help="0 is greedy (default: the model's own)")
     add(
         "--top-p",
         type=float,
         metavar="X",
         help="least probability mass to keep (default: the model's own)",
-        **given,
     )
     add(
         "--top-k",
         type=int,
         metavar="N",
         help="most tokens to keep, 0 for all (default: the model's own)",
-        **given,
     )
     add(
         "--min-p",
         type=float,
         metavar="X",
         help="least share of the best token's probability (default: 0)",
-        **given,
     )
 
 
@@ -101,8 +99,9 @@ def given_engine_flags(args: argparse.Namespace) -> dict[str, Any]:
 
 def server_api_key(args: argparse.Namespace) -> str | None:
     """--api-key, else HELIOS_API_KEY."""
-    if getattr(args, "api_key", None):
-        return args.api_key
+    given: str | None = getattr(args, "api_key", None)
+    if given:
+        return given
     return read_variables(ServerConfig, known=(EngineConfig, ServerConfig)).get("api_key")
 
 

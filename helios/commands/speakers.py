@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx
@@ -28,7 +28,7 @@ class SpeakerError(Refusal):
 class Speaker(Protocol):
     name: str
 
-    def answer(self, messages: list[Message]) -> Iterator[Said]:
+    def answer(self, messages: list[Message]) -> Generator[Said, None, None]:
         """The answer as it arrives. Closing the iterator early stops it. Raises Refusal."""
         ...
 
@@ -40,7 +40,7 @@ class LocalSpeaker:
         self.name = llm.info.model
         self._llm, self._params, self._variables = llm, params, variables
 
-    def answer(self, messages: list[Message]) -> Iterator[Said]:
+    def answer(self, messages: list[Message]) -> Generator[Said, None, None]:
         for delta in self._llm.stream_chat(messages, self._params, chat_template_kwargs=self._variables):
             if isinstance(delta, Said):
                 yield delta
@@ -65,7 +65,7 @@ class ServerSpeaker:
         self.name = response.json()["data"][0]["id"]
         self._fields = {"model": self.name, "stream": True, **fields}
 
-    def answer(self, messages: list[Message]) -> Iterator[Said]:
+    def answer(self, messages: list[Message]) -> Generator[Said, None, None]:
         body = {"messages": messages, **self._fields}
         try:
             with self._client.stream("POST", "/v1/chat/completions", json=body) as response:

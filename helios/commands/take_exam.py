@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 def _old_ids(path: Path) -> dict[str, str]:
     """Raises ConfigError for a file that is not an older result with ids in it."""
     try:
-        ids = json.loads(path.read_text(encoding="utf-8"))["ids"]
+        ids: dict[str, str] | None = json.loads(path.read_text(encoding="utf-8"))["ids"]
     except (OSError, ValueError, LookupError, TypeError):
         ids = None
     if not ids:

@@ -95,7 +95,9 @@ def _choice(generation: Generation) -> Choice:
         reasoning_content=said.reasoning or UNSET,
         tool_calls=[_call(call, in_stream=False) for call in said.tool_calls] or UNSET,
     )
-    return Choice(index=generation.index, message=message, finish_reason=generation.finish_reason)
+    reason = generation.finish_reason
+    assert reason is not None, "only an answer that ended well is put into words"
+    return Choice(index=generation.index, message=message, finish_reason=reason)
 
 
 def _call(call: ToolCallDelta, *, in_stream: bool) -> ToolCallReply:

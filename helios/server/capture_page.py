@@ -44,9 +44,10 @@ def capture_router(state: ServerState) -> APIRouter:
 
 def render_page() -> str:
     """The page, which looks as the capture report does."""
-    capture = Path(
-        find_spec("capture").origin
-    ).parent  # found, not imported: that would bring torch into this process
+    found = find_spec("capture")  # not imported: that would bring torch into this process
+    origin = None if found is None else found.origin
+    assert origin is not None, "capture is installed with helios"
+    capture = Path(origin).parent
     style = (capture / "page.css").read_text(encoding="utf-8")
     page = resources.files("helios.server").joinpath("capture.html").read_text(encoding="utf-8")
     return page.replace("/*STYLE*/", style)

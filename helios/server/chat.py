@@ -56,7 +56,9 @@ def chat_router(state: ServerState) -> APIRouter:
         text = state.ready_text()
         body = await read_json_body(http, state.config.max_body_bytes)
         arrived = time.monotonic()
-        about = (body, text, state.config, state.names, state.engine.info.max_model_len)
+        info = state.engine.info
+        assert info is not None, "an engine that was ready has its info"
+        about = (body, text, state.config, state.names, info.max_model_len)
         job = prepare(*about) if len(body) <= INLINE_BYTES else await asyncio.to_thread(prepare, *about)
         heading = Heading(
             f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), job.request.model or state.names[0]

@@ -15,6 +15,7 @@ from helios.answer import AnswerStream
 from helios.engine.messages import AddRequest, RequestOutput
 from helios.server.engine_port import Engine
 from helios.server.errors import ApiError, bad_request, log_fault, unavailable
+from helios.server.replies import FinishReason
 
 REFUSALS = ("queue_full", "too_long", "bad_request")
 
@@ -38,9 +39,12 @@ class Generation:
         return self.error is not None or self.answer.ended
 
     @property
-    def finish_reason(self) -> str | None:
-        """What the client is told, once all of the answer is here."""
-        return None if self.error is not None else self.answer.finish_reason
+    def finish_reason(self) -> FinishReason | None:
+        """What the client is told, once all of the answer is here; an answer that failed has an error instead."""
+        match self.answer.finish_reason:
+            case "stop" | "length" | "tool_calls" as reason if self.error is None:
+                return reason
+        return None
 
     @property
     def first_token(self) -> float | None:

@@ -44,17 +44,20 @@ class Pulse:
 
     async def stats(self) -> EngineStats | None:
         """A snapshot, fresh if the engine answers soon, else the last one; None if there is none or it is stuck."""
-        if self._state.engine.state not in ("ready", "draining"):
+        if not self._alive():
             return None
         await asyncio.wait((self._ask(),), timeout=min(_PATIENCE, self.limit))
-        return None if self._silent or self._state.engine.state == "dead" else self._stats
+        return None if self._silent or not self._alive() else self._stats
 
     async def run(self) -> None:
         """Keep asking until cancelled."""
         while True:
-            if self._state.engine.state in ("ready", "draining"):
+            if self._alive():
                 await asyncio.wait((self._ask(),))
             await asyncio.sleep(min(_INTERVAL, self.limit))
+
+    def _alive(self) -> bool:
+        return self._state.engine.state in ("ready", "draining")
 
     def _ask(self) -> asyncio.Task[None]:
         """The question in flight; all who wait share it."""
@@ -130,7 +133,7 @@ async def _health(state: ServerState, pulse: Pulse) -> dict[str, Any]:
     if state.draining or engine.state == "draining":
         return {"status": "draining", "open_requests": len(state.open)}
     stats = await pulse.stats()
-    if engine.state == "dead":
+    if state.engine.state == "dead":  # by now
         return {"status": "dead", "reason": engine.dead_reason}
     if pulse.silent:
         return {"status": "stuck", "reason": f"the engine has not answered for {pulse.limit:g} s"}

@@ -142,7 +142,8 @@ def _biases(given: dict[str, float]) -> dict[int, float]:
 
 def _max_tokens(request: ChatRequest, default: int, room: int) -> int:
     for name in ("max_completion_tokens", "max_tokens"):
-        if (value := getattr(request, name)) is not None:
+        value: int | None = getattr(request, name)
+        if value is not None:
             if value < 1:
                 raise bad_request(f"{name} must be at least 1, got {value}.", param=name)
             return min(value, room)

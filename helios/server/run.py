@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 from fastapi import FastAPI
@@ -133,6 +133,7 @@ def _bound(family: socket.AddressFamily, address: Any) -> socket.socket:
 
 def _is_no_probe(record: logging.LogRecord) -> bool:
     """Whether an access log line is worth a look: probes come every second or so, and bury everything else."""
+    assert isinstance(record.args, tuple), "uvicorn logs an access with its parts in a row"
     _, method, path, _, status = record.args
     return not (method == "GET" and path in PROBES and status in (200, 503))
 
@@ -196,7 +197,7 @@ class DrainingServer(uvicorn.Server):
 class NoEngineYet:
     """The Engine before there is one, while the model's files are looked up or downloaded."""
 
-    state: str = "starting"
+    state: Literal["starting"] = "starting"
     info: None = None
     dead_reason: None = None
     progress: StartupProgress = dataclasses.field(default_factory=lambda: StartupProgress("find model"))

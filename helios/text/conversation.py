@@ -15,7 +15,7 @@ from helios.faults import Refusal
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-class Arguments(dict):
+class Arguments(dict[str, Any]):
     """The arguments of an earlier tool call, with the text they came in, which `tojson` gives back unchanged.
 
     So a call that the model wrote renders as it was generated, and its tokens are found in the prefix cache.
@@ -82,9 +82,10 @@ def _part(part: Any, where: str) -> str:
             f"{where} is a part of type {kind!r}; this model reads text only, so send parts of type 'text'",
             field=where,
         )
-    if not isinstance(part.get("text"), str):
+    text = part.get("text")
+    if not isinstance(text, str):
         raise Refusal(f"{where}.text must be a string", field=f"{where}.text")
-    return part["text"]
+    return text
 
 
 def _tool_call(call: Any, where: str) -> dict[str, Any]:

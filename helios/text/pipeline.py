@@ -8,6 +8,7 @@ thinking short nor break a call in two.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from helios.sampling import SamplingParams
 from helios.text.deltas import ContentDelta, Delta, ReasoningDelta, StopHit, ToolCallDelta
@@ -141,10 +142,14 @@ class OutputPipeline:
 
 def _joined(deltas: Iterable[Delta]) -> list[Delta]:
     """Neighbouring text of one kind made one delta."""
-    runs: list[list[Delta]] = []
-    for delta in deltas:
-        if runs and type(delta) is type(runs[-1][0]) and isinstance(delta, ReasoningDelta | ContentDelta):
-            runs[-1].append(delta)
+    joined: list[Delta] = []
+    for kind, group in groupby(deltas, type):
+        run = list(group)
+        texts = [delta.text for delta in run if isinstance(delta, ReasoningDelta | ContentDelta)]
+        if len(texts) < 2:
+            joined += run
+        elif kind is ContentDelta:
+            joined.append(ContentDelta("".join(texts)))
         else:
-            runs.append([delta])
-    return [type(run[0])("".join(d.text for d in run)) if len(run) > 1 else run[0] for run in runs]
+            joined.append(ReasoningDelta("".join(texts)))
+    return joined

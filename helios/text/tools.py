@@ -67,9 +67,8 @@ class ToolCallParser:
         found: list[str | ToolCallDelta] = []
         rest: str | None = text
         while rest is not None:
-            inside = self._body is not None
             before, rest = self._search.push(rest)
-            if inside:
+            if self._body is not None:
                 self._body.append(before)
                 if rest is not None:
                     found.append(self._close(CLOSE_TAG))
