@@ -29,7 +29,8 @@ CONNECT_SECONDS = 10.0
 class Core(Protocol):
     """The part of helios.engine.core.EngineCore that asking takes."""
 
-    has_work: bool
+    @property
+    def has_work(self) -> bool: ...
 
     def add(self, request: AddRequest) -> RequestOutput | None: ...
 
@@ -170,4 +171,5 @@ def answer_of(body: Mapping[str, Any]) -> Answer:
 def _body(response: httpx.Response) -> dict[str, Any]:
     if response.is_error:
         raise Refusal(f"the server answered {response.status_code}: {response.text[:300]}")
-    return response.json()
+    body: dict[str, Any] = response.json()
+    return body

@@ -134,18 +134,18 @@ def is_right(record: Record, answer: Answer) -> bool:
     content = _content(answer)
     rule, value = record["rule"], record["value"]
     if rule == "tool_calls":
-        return _calls(answer) == value
+        return bool(_calls(answer) == value)
     if answer.tool_calls:
         return False
     if rule == "exact":
-        return content == value
+        return bool(content == value)
     if rule == "contains":
         return value in content
     if rule == "number":
         numbers = re.findall(r"-?\d+", content)
         return bool(numbers) and int(numbers[-1]) == value
     if rule == "json":
-        return _parsed(content) == value
+        return bool(_parsed(content) == value)
     raise ValueError(
         f"unknown rule {rule!r} in record {record['id']}; known: exact, contains, number, json, tool_calls"
     )

@@ -65,7 +65,8 @@ def _sum(rng: Random, skill: str, digits_a: int, digits_b: int) -> Question:
 
 def _columns(a: int, b: int, sign: str) -> list[str]:
     """Column by column from the ones, with the carry or borrow written out."""
-    lines, carry = [], 0
+    lines: list[str] = []
+    carry = 0
     while a or b or not lines:
         x, y = a % 10, b % 10
         if sign == "+":

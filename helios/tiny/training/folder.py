@@ -83,7 +83,9 @@ def write_folder(
         )
         raise ValueError(f"these weights are missing, unknown or of a wrong shape: {', '.join(wrong)}")
     folder.mkdir(parents=True, exist_ok=True)
-    eos = [tokenizer.token_to_id(END_OF_TURN), tokenizer.token_to_id(END_OF_TEXT)]
+    turn, text = tokenizer.token_to_id(END_OF_TURN), tokenizer.token_to_id(END_OF_TEXT)
+    eos = [token for token in (turn, text) if token is not None]
+    assert len(eos) == 2, "the tiny tokenizer has both"
     write_json(folder / "config.json", model_config(shape, eos))
     write_json(folder / "generation_config.json", generation_config(eos))
     save_tokenizer(tokenizer, folder, MAX_POSITIONS)

@@ -52,10 +52,11 @@ def flex_works(device: torch.device) -> bool:
     documents = torch.arange(ROW_TOKENS, device=device).div(300, rounding_mode="floor").expand(2, -1).int()
     block, dense = BlockMasks(2, device)(documents), dense_mask(documents)
     results = []
-    for attention in (
+    attentions: tuple[Callable[[Tensor, Tensor, Tensor], Tensor], ...] = (
         lambda a, b, c: torch.compile(flex_attention)(a, b, c, block_mask=block, enable_gqa=True),
         lambda a, b, c: functional.scaled_dot_product_attention(a, b, c, attn_mask=dense, enable_gqa=True),
-    ):
+    )
+    for attention in attentions:
         inputs = [x.clone().requires_grad_() for x in (q, k, v)]
         out = attention(*inputs)
         out.float().square().sum().backward()

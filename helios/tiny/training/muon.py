@@ -32,7 +32,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(list(params), {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss is computed anew here
         """One update of every matrix that has a gradient."""
         for group in self.param_groups:
             shapes: dict[torch.Size, list[Tensor]] = defaultdict(list)
