@@ -18,7 +18,7 @@ import torch
 from benchmarks.record import environment
 from benchmarks.server import running_server
 from helios.config import ConfigError, EngineConfig
-from helios.engine.startup.start import Sizes, choose_device, make_ladder
+from helios.engine.startup.sizes import Sizes, choose_device, make_ladder
 from helios.model.hub import ModelFiles, resolve
 from helios.model.model_config import ModelConfig
 

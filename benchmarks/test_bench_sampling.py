@@ -12,7 +12,8 @@ from benchmarks.conftest import Engine
 from benchmarks.ticks import make_buffers, make_tick
 from capture.ladder import Bucket
 from helios.model.vocabulary import vocabulary_size
-from helios.sampler.sampler import Sampler, variant_of
+from helios.sampler.sampler import Sampler
+from helios.sampler.variant import variant_of
 from helios.sampling import SamplingParams
 
 QWEN = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}

@@ -13,7 +13,7 @@ from benchmarks.load import read_pairs
 from capture.ladder import Ladder, default_ladder
 from capture.tradeoff import padding
 from helios.engine.proof.simulation import Limits, StepTime, sample_lengths, simulate_loads
-from helios.engine.startup.start import GPU_DENSITY
+from helios.engine.startup.sizes import GPU_DENSITY
 
 LENGTHS = Path(__file__).resolve().parents[2] / "shared" / "cases" / "sharegpt_lengths.json"
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from capture.ladder import Bucket
 from helios.engine.state import ROWS, TOKENS, StepState, host_views, padding_number, record_views
-from helios.sampler.sampler import Variant, seat_values, table_rows, variant_of
+from helios.sampler.sampler import seat_values, table_rows
+from helios.sampler.variant import Variant, variant_of
 from helios.schedule.request import Request
 from helios.schedule.tick import Admitted, Appended, Tick
 

@@ -21,7 +21,8 @@ from helios.cache.pool import KVPool
 from helios.engine.buffers import StepBuffers
 from helios.engine.executor import Launched, LogprobTable, TickResult
 from helios.engine.state import READ_ALWAYS, host_views
-from helios.sampler.sampler import Sampler, Variant
+from helios.sampler.sampler import Sampler
+from helios.sampler.variant import Variant
 from helios.schedule.tick import Tick
 
 

@@ -16,8 +16,8 @@ from helios.sampler.adjust_triton import adjust
 from helios.sampler.limits_triton import limit
 from helios.sampler.logprobs_triton import write_logprobs
 from helios.sampler.penalties import MOST_COUNTED
-from helios.sampler.sampler import Variant
 from helios.sampler.triton_common import draw_key, load_logits, race
+from helios.sampler.variant import Variant
 
 BLOCK = 4096  # ids of a slice of a row
 _MOST_COUNTED = tl.constexpr(MOST_COUNTED)

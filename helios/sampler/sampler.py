@@ -7,7 +7,6 @@ a row's draw is the same in each of them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from enum import IntEnum
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from helios.entry import Entry, Role
 from helios.sampler import bias, limits, logprobs, mask, penalties
 from helios.sampler import draw as drawing
+from helios.sampler.variant import Variant
 from helios.sampling import SamplingParams, num_biases
 
 BACKENDS = ("reference", "triton")
@@ -32,29 +32,6 @@ ENTRIES = (
     Entry("finite", torch.int32, ("rows",), Role.OUTPUT),
 )
 """sampled_ids: the first num_sampled of a row are new ids. finite: 0 where a logit was NaN or +inf, or no id was possible."""
-
-
-class Variant(IntEnum):
-    """What a sampling graph does; each does all that those before it do."""
-
-    PLAIN = 0  # temperature and draw
-    LIMITED = 1  # top_k, top_p, min_p
-    ADJUSTED = 2  # bias, penalties, mask
-    LOGPROBS = 3
-
-
-def variant_of(params: SamplingParams) -> Variant:
-    """The smallest variant that does what a request asks for."""
-    if params.logprobs is not None:
-        return Variant.LOGPROBS
-    if (
-        params.logit_bias
-        or params.min_tokens
-        or params.allowed_token_ids is not None
-        or penalties.is_penalised(params)
-    ):
-        return Variant.ADJUSTED
-    return Variant.LIMITED if limits.is_limited(params) else Variant.PLAIN
 
 
 def seat_values(params: SamplingParams, stop_ids: Collection[int], seed: int) -> dict[str, float]:

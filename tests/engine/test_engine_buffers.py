@@ -25,7 +25,7 @@ from helios.engine.state import FORWARD, SAMPLING
 from helios.entry import Role
 from helios.sampler.bias import FOREVER
 from helios.sampler.penalties import unpack_bits
-from helios.sampler.sampler import Variant
+from helios.sampler.variant import Variant
 from helios.schedule.tick import Admitted, Appended, Tick
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from helios.engine.proof.traffic import Drive, _split
-from helios.sampler.sampler import Variant
+from helios.sampler.variant import Variant
 from helios.sampling import SamplingParams
 
 SMALL = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "num_pages": 200}

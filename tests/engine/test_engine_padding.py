@@ -15,7 +15,7 @@ from helpers.cores import LogitsLog, random_prompt, request, run
 
 from capture.ladder import Ladder
 from helios.engine.core import EngineCore
-from helios.engine.startup import start as startup
+from helios.engine.startup import sizes as startup
 from helios.ops import linear
 from helios.sampling import SamplingParams
 

@@ -24,7 +24,7 @@ from helios.engine.runner import ModelRunner
 from helios.engine.state import FORWARD, Layout, StepState
 from helios.engine.step import LOCATED
 from helios.ops.locate import locate
-from helios.sampler.sampler import Variant
+from helios.sampler.variant import Variant
 from helios.sampling import SamplingParams
 from helios.schedule.request import Request, State
 from helios.schedule.scheduler import Scheduler

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +13,8 @@ from torch import Tensor
 from capture.ladder import Bucket
 from helios.engine.state import Layout, StepState
 from helios.sampler.penalties import MOST_COUNTED, is_penalised
-from helios.sampler.sampler import Sampler, Variant, seat_values, table_rows
+from helios.sampler.sampler import Sampler, seat_values, table_rows
+from helios.sampler.variant import Variant
 from helios.sampling import SamplingParams
 
 UNSET = -7
@@ -117,21 +117,18 @@ def draw(
 
 def kept_ids(logits: Sequence[float], row: Draw) -> set[int]:
     """The ids that may be drawn: the top_k largest, of those min_p times the likeliest, of those the fewest with top_p."""
-    scaled = [logit / row.temperature for logit in logits]
-    weights = [math.exp(x - max(scaled)) for x in scaled]
-    order = sorted(range(len(scaled)), key=lambda i: -scaled[i])
+    scaled = np.asarray(logits, dtype=np.float64) / row.temperature
+    weights = np.exp(scaled - scaled.max())
+    order = np.argsort(-scaled, kind="stable")
     if row.top_k:
         floor = scaled[order[min(row.top_k, len(order)) - 1]]
-        order = [i for i in order if scaled[i] >= floor]  # equals of the last one stay
-    order = [i for i in order if weights[i] >= row.min_p]
-    wanted, mass = row.top_p * sum(weights[i] for i in order), 0.0
-    kept: list[int] = []
-    for i in order:
-        if mass >= wanted and scaled[i] < scaled[kept[-1]]:
-            break
-        kept.append(i)
-        mass += weights[i]
-    return set(kept)
+        order = order[scaled[order] >= floor]  # equals of the last one stay
+    order = order[weights[order] >= row.min_p]
+    before = np.cumsum(weights[order]) - weights[order]
+    enough = before >= row.top_p * weights[order].sum()
+    enough[1:] &= scaled[order[1:]] < scaled[order[:-1]]  # equals of the last one stay here too
+    enough[0] = False
+    return set(order[: enough.argmax() if enough.any() else None].tolist())
 
 
 def chi_square(counts: Tensor, probabilities: Tensor) -> float:

@@ -23,7 +23,7 @@ from helios.ops.linear_triton import skinny_linear
 from helios.ops.locate import locate
 from helios.ops.rotary import rotate_and_store
 from helios.ops.rotary_triton import rotate_and_store as rotate_and_store_kernel
-from helios.sampler.sampler import Variant
+from helios.sampler.variant import Variant
 
 
 def attention() -> None:

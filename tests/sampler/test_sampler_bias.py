@@ -11,7 +11,7 @@ from torch import Tensor
 
 from helios.faults import Refusal
 from helios.sampler import bias
-from helios.sampler.sampler import Variant
+from helios.sampler.variant import Variant
 from helios.sampling import MAX_BIASES, SamplingParams, check_biases
 
 VOCAB = 70  # no multiple of 32

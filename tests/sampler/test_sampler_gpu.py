@@ -10,7 +10,7 @@ from helpers.drawing import Draw, check_kernels, draw, kept_ids
 from helpers.paged import poisoned_memory
 from torch import Tensor
 
-from helios.sampler.sampler import Variant
+from helios.sampler.variant import Variant
 
 pytestmark = pytest.mark.gpu
 

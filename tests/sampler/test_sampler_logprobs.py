@@ -10,7 +10,8 @@ from helpers.drawing import Draw, sampler_state
 from torch import Tensor
 
 from helios.engine.state import StepState
-from helios.sampler.sampler import Sampler, Variant
+from helios.sampler.sampler import Sampler
+from helios.sampler.variant import Variant
 
 VOCAB = 50
 

@@ -10,7 +10,7 @@ from helpers.drawing import Draw, draw, sampler_state
 from torch import Tensor
 
 from helios.sampler import mask
-from helios.sampler.sampler import Variant
+from helios.sampler.variant import Variant
 
 VOCAB = 70
 

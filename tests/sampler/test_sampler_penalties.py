@@ -12,7 +12,8 @@ from transformers import RepetitionPenaltyLogitsProcessor
 
 from helios.engine.state import StepState
 from helios.sampler import penalties
-from helios.sampler.sampler import Sampler, Variant
+from helios.sampler.sampler import Sampler
+from helios.sampler.variant import Variant
 
 VOCAB = 45
 PROMPT = (0, 3, 3, 31, 32, 44)

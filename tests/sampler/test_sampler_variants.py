@@ -8,7 +8,8 @@ from helpers.drawing import UNSET, Draw, draw, kept_ids, sampler_state
 from torch import Tensor
 
 from helios.sampler import bias, mask, penalties
-from helios.sampler.sampler import Sampler, Variant, variant_of
+from helios.sampler.sampler import Sampler
+from helios.sampler.variant import Variant, variant_of
 from helios.sampling import SamplingParams
 
 VOCAB = 77
