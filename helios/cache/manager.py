@@ -114,9 +114,6 @@ class KVCacheManager:
     def pages_of(self, request_id: str) -> list[int]:
         return self._held[request_id][1].copy()
 
-    def num_pages_of(self, request_id: str) -> int:
-        return len(self._held[request_id][1])
-
     def holders(self) -> set[str]:
         """The requests that hold pages."""
         return set(self._held)

@@ -58,10 +58,5 @@ class Request:
         self.last_position = len(self.prompt) + self.max_new - 1
 
     @property
-    def promised(self) -> int:
-        """Most ids that the planned ticks yield; it and len(output) meet at read-back."""
-        return max(0, self.num_computed_tokens - len(self.prompt) + 1)
-
-    @property
     def prefilling(self) -> bool:
         return self.num_computed_tokens < len(self.prompt)

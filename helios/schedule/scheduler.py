@@ -17,7 +17,7 @@ from helios.schedule.admission import Admission, Reserve
 from helios.schedule.refusal import NeverFits, QueueFull, refuse_what_cannot_run
 from helios.schedule.request import Request, State
 from helios.schedule.seating import Seating
-from helios.schedule.tick import Appended, RowProgress, Tick, largest_tick, tick_budget
+from helios.schedule.tick import Appended, RowProgress, Tick, tick_budget
 
 __all__ = ["NeverFits", "QueueFull", "Scheduler"]
 
@@ -91,10 +91,6 @@ class Scheduler:
         self._planned = 0
         self._committed = 0
         self._zombies_until = 0  # the last tick that may hold a row of a request that has ended
-
-    @property
-    def max_tick_tokens(self) -> int:
-        return largest_tick(self.max_num_seqs, self.max_num_batched_tokens, self.decode_outputs)
 
     @property
     def has_work(self) -> bool:

@@ -33,7 +33,7 @@ class ServerState:
 
     def ready_text(self) -> ModelText:
         """Raises ApiError 503 unless a request can be taken now."""
-        if self.draining or self.engine.state == "draining":
+        if self.draining:
             raise unavailable("The server is shutting down and takes no new requests.", code="shutting_down")
         if self.engine.state == "dead":
             raise ApiError(503, f"The engine is not running: {self.engine.dead_reason}.", code="engine_dead")

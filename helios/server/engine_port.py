@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 from helios.engine.messages import AddRequest, RequestOutput
 from helios.engine.status import CaptureState, EngineInfo, EngineStats, StartupProgress
 
-EngineState = Literal["starting", "ready", "draining", "dead"]
+EngineState = Literal["starting", "ready", "dead"]
 
 
 class Engine(Protocol):

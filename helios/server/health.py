@@ -57,7 +57,7 @@ class Pulse:
             await asyncio.sleep(min(_INTERVAL, self.limit))
 
     def _alive(self) -> bool:
-        return self._state.engine.state in ("ready", "draining")
+        return self._state.engine.state == "ready"
 
     def _ask(self) -> asyncio.Task[None]:
         """The question in flight; all who wait share it."""
@@ -130,7 +130,7 @@ async def _health(state: ServerState, pulse: Pulse) -> dict[str, Any]:
     if engine.state == "starting" or state.text is None:
         uptime = round(time.time() - state.created, 1)
         return {"status": "starting", "uptime": uptime, **msgspec.to_builtins(engine.progress)}
-    if state.draining or engine.state == "draining":
+    if state.draining:
         return {"status": "draining", "open_requests": len(state.open)}
     stats = await pulse.stats()
     if state.engine.state == "dead":  # by now

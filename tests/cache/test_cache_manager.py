@@ -35,7 +35,6 @@ def test_a_request_gets_pages_for_its_tokens_and_gives_them_back() -> None:
     cache = make_manager()
     assert cache.allocate("a", ids(6), "", tokens=10) == Allocation([1, 2, 3], 0)
     assert cache.pages_of("a") == [1, 2, 3]
-    assert cache.num_pages_of("a") == 3
     assert cache.holders() == {"a"}
     assert cache.snapshot() == {"pages": 16, "pages_free": 13, "pages_owned": 3, "pages_cached": 0}
     cache.free("a")

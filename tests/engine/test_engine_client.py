@@ -296,21 +296,6 @@ def test_shutdown_during_start_up_does_not_wait_for_it():
     run(test())
 
 
-def test_drain_lets_open_requests_end_and_takes_no_new_ones():
-    async def test() -> None:
-        async with running() as client:
-            reader = asyncio.create_task(collect(client, ask("open", 100)))
-            await asyncio.sleep(0.05)
-            draining = asyncio.create_task(client.drain(10))
-            await asyncio.sleep(0)
-            assert client.state == "draining"
-            assert "shutting down" in (await collect(client, ask("late")))[-1].error
-            await draining
-            assert (await reader)[-1].finish_reason == "length"
-
-    run(test())
-
-
 def test_clear_prefix_cache_returns_the_pages():
     async def test() -> None:
         async with running() as client:

@@ -114,10 +114,6 @@ def test_the_largest_tick_is_the_budget_or_a_full_house_and_one(
     seats: int, budget: int, outputs: int, tokens: int
 ) -> None:
     assert largest_tick(seats, budget, outputs) == tokens
-    engine = SimulatedEngine(
-        max_num_seqs=seats, max_num_batched_tokens=budget, decode_outputs=outputs, num_pages=999
-    )
-    assert engine.scheduler.max_tick_tokens == tokens
 
 
 @pytest.mark.parametrize(("new", "yielded"), [([], 0), ([1, 2], 2)])
@@ -137,7 +133,7 @@ class AsNeeded:
     def grow(self, decoding: Sequence[Request], decode_outputs: int, cache: KVCacheManager) -> list[Appended]:
         grown = []
         for request in decoding:
-            first = cache.num_pages_of(request.id)
+            first = len(cache.pages_of(request.id))
             pages = cache.append(
                 request.id, min(request.num_computed_tokens + decode_outputs, request.last_position)
             )

@@ -11,7 +11,7 @@ from simulated_engine import VOCABULARY, SimulatedEngine, expected_output, make_
 from helios.cache import prefix
 from helios.schedule.refusal import NeverFits, QueueFull
 from helios.schedule.request import Request, State
-from helios.schedule.tick import Tick
+from helios.schedule.tick import Tick, largest_tick
 
 TICKS = 2_000
 
@@ -69,9 +69,12 @@ class Traffic:
 def check_tick(engine: SimulatedEngine, tick: Tick) -> None:
     decoders = sum(count for count, decodes in zip(tick.query_lens, tick.from_device, strict=True) if decodes)
     assert tick.tokens == sum(tick.query_lens) <= max(engine.max_num_batched_tokens, decoders + 1)
-    assert tick.tokens <= engine.scheduler.max_tick_tokens
+    scheduler = engine.scheduler
+    assert tick.tokens <= largest_tick(
+        scheduler.max_num_seqs, scheduler.max_num_batched_tokens, scheduler.decode_outputs
+    )
     assert min(tick.query_lens) >= 1
-    assert all(request.promised <= request.max_new for request in tick.requests)
+    assert all(request.num_computed_tokens <= request.last_position for request in tick.requests)
     seats = [request.seat for request in tick.requests]
     assert len(set(seats)) == tick.rows <= engine.max_num_seqs
     assert all(0 <= seat < engine.max_num_seqs for seat in seats)

@@ -238,9 +238,7 @@ async def test_what_the_engine_refuses(text: ModelText, code: str, status: int, 
     assert ("Retry-After" in response.headers) == (code == "queue_full")
 
 
-@pytest.mark.parametrize(
-    ("state", "code"), [("starting", "starting"), ("dead", "engine_dead"), ("draining", "shutting_down")]
-)
+@pytest.mark.parametrize(("state", "code"), [("starting", "starting"), ("dead", "engine_dead")])
 async def test_an_engine_that_is_not_ready(
     engine: FakeEngine, text: ModelText, state: str, code: str
 ) -> None:

@@ -47,7 +47,7 @@ from helios.threads import choose_threads
 
 logger = logging.getLogger("helios.engine")
 
-State = Literal["starting", "ready", "draining", "dead"]
+State = Literal["starting", "ready", "dead"]
 R = TypeVar("R", bound=Reply)
 CLEAR_TIMEOUT = 10.0
 EXIT_TIMEOUT = 10.0
@@ -185,14 +185,6 @@ class EngineClient:
         """Forget all unused cached prefixes; returns the pages that freed. Raises as stats() does."""
         return (await self._ask(ClearPrefixCache, PrefixCacheCleared, CLEAR_TIMEOUT)).pages
 
-    async def drain(self, seconds: float) -> None:
-        """Take no new requests, and give the open ones `seconds` to end by themselves."""
-        if self._state == "ready":
-            self._state = "draining"
-        deadline = asyncio.get_running_loop().time() + seconds
-        while self._mailboxes and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.02)
-
     async def shutdown(self) -> None:
         """End the process, at once if it is still starting, and free what belongs to it. Open requests end with an error."""
         if self._process is not None and self._process.returncode is None:
@@ -307,7 +299,6 @@ class EngineClient:
     def _why_not(self) -> str:
         return {
             "starting": "the engine is still starting",
-            "draining": "the engine is shutting down",
             "dead": self._dead_reason or "the engine is gone",
         }[self._state]
 
